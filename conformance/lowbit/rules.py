@@ -1,0 +1,94 @@
+"""Every legal choice of a block format, as an enum with a true name.
+
+A rule says what an exact value becomes; `schemes.py` pins one member of each. The value of a member is the
+name that the command line, scheme names and reports use.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Rounding(enum.Enum):
+    """From a value between two neighbouring codes to one of them (SPEC.md section 2).
+
+    The five ``TIES_*`` rules take the nearer neighbour and differ at exact midpoints only.
+    """
+
+    TIES_TO_EVEN = "ties_to_even"  # the code whose least significant bit is 0
+    TIES_TOWARD_ZERO = "ties_toward_zero"
+    TIES_AWAY = "ties_away"
+    TIES_DOWN = "ties_down"  # toward -Inf
+    TIES_UP = "ties_up"  # toward +Inf
+    TOWARD_ZERO = "toward_zero"
+    TOWARD_NEGATIVE = "toward_negative"
+    TOWARD_POSITIVE = "toward_positive"
+    STOCHASTIC = "stochastic"  # an n-bit r rounds away from zero iff r >= 2**n - floor(p * 2**n)
+
+
+class NanCode(enum.Enum):
+    """What NaN becomes in a format that has no NaN."""
+
+    POSITIVE_MAX = "nan_positive_max"  # all-ones magnitude, sign clear
+    SIGNED_MAX = "nan_signed_max"  # all-ones magnitude, sign of the NaN kept
+    NEGATIVE_ZERO = "nan_negative_zero"
+    ZERO = "nan_zero"
+
+
+class ScaleRule(enum.Enum):
+    """From the block's amax to its scale.
+
+    The first seven give a power of two 2**E, with e = `FloatFormat.emax` of the element; the next two an E4M3
+    scale; RTN_CAST whatever the scale's format is.
+    """
+
+    FLOOR = "floor"  # E = floor(log2 amax) - e
+    CEIL = "ceil"  # E = ceil(log2 amax) - e
+    NEAREST = "nearest"  # E = floor(log2 amax + 1/2) - e: up iff the significand >= sqrt 2
+    EVEN = "even"  # up iff the significand >= 2 - 2**-(m + 1), m mantissa bits of the element: 1.75 for E2M1
+    EVEN_EXCLUSIVE = "even_exclusive"  # up iff the significand > that bound
+    RCEIL = "rceil"  # least E with max_value * 2**E >= amax
+    STOCHASTIC = "stochastic"  # floor(bits + (r & (2**(23 - m) - 1))) - e, r one 31-bit integer a group
+    AMAX_OVER_SIX = "amax_over_six"  # E4M3 of clamp(RN32(amax / 6))
+    AMAX_TIMES_SIXTH = "amax_times_sixth"  # E4M3 of clamp(RN32(amax * RN32(1/6)))
+    RTN_CAST = "rtn_cast"  # amax / (scale_scale * global_scale), clamped, cast as PyTorch casts
+
+
+class TensorScaleRule(enum.Enum):
+    """The binary32 factor g of a whole tensor; what is quantised is RN32(x * g) (SPEC.md section 3.3)."""
+
+    NONE = "none"  # the scheme has none
+    UNIT = "unit"  # g = 1 and may not be given
+    ONE_ROUNDING = "one_rounding"  # min(RN32(2688 / a), FLT_MAX), a the largest finite magnitude; 1 if a = 0
+    TWO_ROUNDINGS = "two_roundings"  # RN32(RN32(1 / a) * 2688), a = max(amax, RN32(1e-12)); NaN and Inf propagate
+    GLOBAL_SCALE = "global_scale"  # a constant of the scheme, multiplied on *decoding* (rtn_xxfp4)
+
+
+class NonFinite(enum.Enum):
+    """A block that holds NaN or Inf."""
+
+    IGNORE_NAN = "ignore_nan"  # NaN does not enter amax, Inf does and saturates the exponent
+    MARK_BLOCK = "mark_block"  # the scale becomes NaN, codes are encoded as if the scale were 1
+    PROPAGATE = "propagate"  # NaN and Inf go through the scheme's arithmetic as IEEE values
+
+
+class ZeroBlock(enum.Enum):
+    """A block whose every element is ±0."""
+
+    MIN_NORMAL_AMAX = "min_normal_amax"  # amax counts as 2**-126
+    BYTE_ZERO = "byte_zero"  # scale byte 0, codes ±0
+    FORMULA = "formula"  # whatever the formulas give
+
+
+class PartialBlock(enum.Enum):
+    """A last dimension that is not a multiple of the block."""
+
+    PAD = "pad"  # rows are padded with +0
+    REFUSE = "refuse"
+
+
+class ScaleLayout(enum.Enum):
+    """Where the scale bytes go."""
+
+    SEPARATE = "separate"  # a tensor [..., blocks] of their own
+    INTERLEAVED = "interleaved"  # one stream, per block [block/2 bytes of codes][1 scale byte]
