@@ -96,7 +96,7 @@ def load(target: str) -> Implementation:
     head, colon, attribute = place.rpartition(":")
     if not colon:
         raise UnknownImplementation(
-            f"impl: got {target!r}, want one of {', '.join(known) or '(none installed)'}, module:attr or path/file.py:attr"
+            f"impl: got {target!r}, want {', '.join(known) or '(none is installed)'}, module:attr or path/file.py:attr"
         )
     try:
         value = getattr(_module(head), attribute)
@@ -121,7 +121,8 @@ def _module(head: str) -> Any:
         raise UnknownImplementation(f"impl: no file {head}")
     name = f"lowbit_impl_{path.stem}_{abs(hash(path)):x}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a .py suffix always has a loader
+    assert spec is not None  # a .py suffix always has a loader
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

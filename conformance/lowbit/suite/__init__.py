@@ -1,0 +1,1 @@
+"""What `pytest conformance/` runs: one node per property × scheme × implementation, vectorised inside."""

@@ -1,0 +1,307 @@
+"""The suite as a pytest plugin: which nodes there are, what becomes of each, and the report at the end."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from lowbit import environment, report, schemes
+from lowbit.compare import Comparison, merge
+from lowbit.errors import LowbitError, NothingCompared, Unsupported, WitnessDisagreement
+from lowbit.implementation import DEFAULT, Implementation, load
+from lowbit.records import Record, Run, read_records
+from lowbit.report import terminal
+from lowbit.suite.judge import Judge, Settings, TensorOutcome
+
+JUDGE = pytest.StashKey[Judge]()
+STARTED = pytest.StashKey[float]()
+
+WEIGHT_SCHEMES = ("mx4_ceil_e2m1_g32", "mxfp4_floor", "mxfp4_even", "nvfp4", "nvfp4_two_level")
+"""What ``--weights`` judges unless ``--scheme`` says otherwise."""
+
+
+class SuiteRun:
+    """Hooks of one run of the suite; registered only when the command line names it."""
+
+    def __init__(self, *, device: str, interpreted: bool):
+        self.device, self.interpreted = device, interpreted
+        self.implementations: list[Implementation] = []
+        self.targets: list[str] = []
+        self.schemes: tuple[schemes.Scheme, ...] = ()
+        self.settings: Settings
+        self.run: Run
+        self.not_run: dict[tuple[str, str], str] = {}
+        self.worker = False
+
+    # -- before collection
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        option = config.option
+        self.worker = hasattr(config, "workerinput")
+        self.targets = option.impl or [DEFAULT]
+        globs = option.scheme or (WEIGHT_SCHEMES if option.weights else ("*",))
+        try:
+            self.schemes = schemes.select(globs)
+            self.implementations = [load(target) for target in self.targets]
+            self._check_names()
+        except LowbitError as error:
+            raise pytest.UsageError(str(error)) from error
+        if option.weights:
+            from lowbit import checkpoint
+
+            try:
+                checkpoint.floating(option.weights)
+            except LowbitError as error:
+                raise pytest.UsageError(f"--weights: {error}") from error
+        self.settings = Settings(
+            device=self.device,
+            level=option.level,
+            seed=option.seed,
+            max_mismatches=option.max_mismatches,
+            weights=option.weights,
+            interpreted=self.interpreted,
+        )
+        if self.worker:
+            self.run = Run.join(Path(config.workerinput["lowbit_run"]), config.workerinput["workerid"])  # type: ignore[attr-defined]
+        elif not option.collectonly:
+            self.run = Run.start(
+                Path(option.report_dir or config.rootpath / "reports" / "runs"),
+                environment=environment.collect(self.device_line()),
+                command="pytest " + shlex.join(str(a) for a in config.invocation_params.args),
+                options={
+                    "impl": self.targets,
+                    "scheme": list(option.scheme or ()),
+                    "device": self.device,
+                    "level": option.level,
+                    "weights": Path(option.weights).name if option.weights else None,
+                    "require_gpu": option.require_gpu,
+                },
+                seed=option.seed,
+            )
+
+    def _check_names(self) -> None:
+        names = [i.name for i in self.implementations]
+        if len(set(names)) < len(names):
+            raise LowbitError(f"impl: two implementations have one name: {', '.join(names)}")
+
+    def device_line(self) -> str:
+        """The device in words, as headers and reports show it."""
+        if self.device == "cpu":
+            return "cpu, Triton interpreter — GPU code generation not judged"
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        text = f"cuda, {torch.cuda.get_device_name()} (sm_{major}{minor})"
+        return text + (", Triton interpreter — GPU code generation not judged" if self.interpreted else "")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["lowbit_run"] = str(self.run.folder)
+
+    def pytest_report_header(self, config: pytest.Config) -> list[str]:
+        judged = ", ".join(f"{i.name} {i.version}" for i in self.implementations)
+        reduced = "" if self.settings.level == "exhaustive" else " (reduced: not every domain is tried)"
+        lines = [
+            f"lowbit: judging {judged}",
+            f"device: {self.device_line()}",
+            f"level: {self.settings.level}{reduced} · schemes: {len(self.schemes)} · seed: {self.settings.seed}",
+        ]
+        if self.settings.weights:
+            lines.append(f"weights: {self.settings.weights} (only the checkpoint check runs)")
+        return lines
+
+    # -- collection
+
+    @pytest.fixture
+    def judge(self, request: pytest.FixtureRequest, subject: tuple[Implementation, schemes.Scheme]) -> Judge:
+        """The judge of one implementation under one scheme."""
+        implementation, scheme = subject
+        name = request.node.get_closest_marker("lowbit").kwargs["name"]
+        judge = Judge(implementation, scheme, self.settings, name)
+        request.node.stash[JUDGE] = judge
+        return judge
+
+    @pytest.fixture
+    def progress(self, request: pytest.FixtureRequest) -> Iterator[Progress]:
+        """A bar on the terminal, past pytest's capture; silent in workers and where there is no terminal."""
+        capture = request.config.pluginmanager.getplugin("capturemanager")
+        shown = not self.worker and request.config.get_terminal_writer().hasmarkup
+        hidden = capture.global_and_fixture_disabled() if capture and shown else nullcontext()
+        with hidden, Progress(console=Console(stderr=True), disable=not shown, transient=True) as bar:
+            yield bar
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "judge" not in metafunc.fixturenames:
+            return
+        mark = metafunc.definition.get_closest_marker("lowbit")
+        assert mark is not None, f"{metafunc.function.__name__} has no @check"
+        declared = mark.kwargs
+        subjects, ids = [], []
+        for implementation in self.implementations:
+            for scheme in self.schemes:
+                reason = self._reason_not_to_run(declared, scheme)
+                if reason is None:
+                    subjects.append((implementation, scheme))
+                    ids.append(f"{implementation.name}-{scheme.name}")
+                elif reason:
+                    self.not_run.setdefault((declared["name"], implementation.name), reason)
+        metafunc.parametrize("subject", subjects, ids=ids)
+
+    def _reason_not_to_run(self, declared: dict[str, Any], scheme: schemes.Scheme) -> str | None:
+        """None to run the check; "" where it means nothing; else why this run leaves it out."""
+        if not declared["where"](scheme) or declared["checkpoint"] != bool(self.settings.weights):
+            return ""
+        full = declared["full_for"] is not None and declared["full_for"](scheme)
+        level = "full" if full else declared["level"]
+        if not self.settings.at_least(level):
+            return f"level {level} only"
+        if declared["needs_gpu"] and (self.device == "cpu" or self.interpreted):
+            return "needs a GPU"
+        return None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        empty = [i for i in items if isinstance(i, pytest.Function) and _is_empty(i)]
+        items[:] = [item for item in items if item not in set(empty)]
+
+    # -- running
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        item.stash[STARTED] = time.perf_counter()
+        try:
+            result = yield
+        except Unsupported as declined:
+            item.stash[JUDGE].not_run = declined.reason
+            pytest.skip(f"unsupported: {declined.reason}")
+        judge = item.stash.get(JUDGE, None)
+        if judge is None:
+            return result
+        if judge.mismatched:
+            pytest.fail("\n".join(terminal.record_lines(self._record(item, judge, "mismatch"))), pytrace=False)
+        if not judge.compared:
+            raise NothingCompared(f"{item.nodeid}: the check compared nothing")
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+        outcome = yield
+        judge = item.stash.get(JUDGE, None)
+        if judge is None or (call.when != "call" and call.excinfo is None) or call.when == "teardown":
+            return outcome
+        if call.excinfo is None:
+            status = "pass"
+        elif judge.not_run is not None:
+            status = "unsupported"
+        elif judge.mismatched and call.excinfo.errisinstance(pytest.fail.Exception):
+            status = "mismatch"
+        else:
+            status = "error"
+        record = self._record(item, judge, status)
+        if status == "error" and call.excinfo is not None:
+            record.message = f"{call.excinfo.typename}: {call.excinfo.value}"
+            if call.excinfo.errisinstance(WitnessDisagreement):
+                record.message = "references disagree (a fault of lowbit): " + record.message
+        for tensor in judge.tensors:
+            self.run.add(self._tensor_record(item, judge, tensor))
+        if not judge.tensors or status == "error":  # the tensors' records say what became of the others
+            self.run.add(record)
+        return outcome
+
+    def _tensor_record(self, item: pytest.Item, judge: Judge, tensor: TensorOutcome) -> Record:
+        found = merge(tensor.comparisons, max_samples=self.settings.max_mismatches)
+        status = "not_run" if tensor.not_run else "pass" if found.ok else "mismatch"
+        whole = self._record(item, judge, status, found)
+        message = tensor.not_run or found.message
+        return replace(whole, seconds=tensor.seconds, message=message, extra=tensor.figures.as_dict())
+
+    def _record(self, item: pytest.Item, judge: Judge, status: str, found: Comparison | None = None) -> Record:
+        if found is None:
+            found = merge(judge.comparisons, max_samples=self.settings.max_mismatches)
+        return Record(
+            run=self.run.id,
+            implementation=judge.implementation.name,
+            version=judge.implementation.version,
+            scheme=judge.scheme.name,
+            check=judge.check,
+            device=self.device_line(),
+            level=self.settings.level,
+            assurance=judge.assurance,
+            status=status,
+            compared=found.compared,
+            mismatched=found.mismatched,
+            kinds=found.kinds,
+            samples=found.samples,
+            diagnosis=judge.diagnosis,
+            seconds=time.perf_counter() - item.stash.get(STARTED, time.perf_counter()),
+            node=item.nodeid,
+            message=judge.not_run or "; ".join([m for m in (found.message, *judge.notes) if m]),
+            repeat=self._repeat(item, judge),
+        )
+
+    def _repeat(self, item: pytest.Item, judge: Judge) -> str:
+        """The command that runs this node alone."""
+        target = self.targets[self.implementations.index(judge.implementation)]
+        words = ["pytest", item.nodeid, "--impl", target, "--scheme", judge.scheme.name]
+        words += ["--device", self.device, "--level", self.settings.level, "--seed", str(self.settings.seed)]
+        if self.settings.weights:
+            words += ["--weights", self.settings.weights]
+        return shlex.join(words)
+
+    # -- telling
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.worker or session.config.option.collectonly:
+            return
+        for (check, implementation), reason in sorted(self.not_run.items()):
+            self.run.add(self._not_run(check, implementation, reason))
+        records = read_records(self.run.folder)
+        heard = {r.implementation for r in records if r.compared}
+        silent = [i.name for i in self.implementations if i.name not in heard]
+        if silent and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self.nothing = f"nothing was compared for {', '.join(silent)}: that is a failure, not a pass"
+        self.run.finish(int(session.exitstatus))
+        report.build(self.run.folder, html=not session.config.option.no_html)
+
+    def _not_run(self, check: str, implementation: str, reason: str) -> Record:
+        version = next(i.version for i in self.implementations if i.name == implementation)
+        return Record(
+            run=self.run.id,
+            implementation=implementation,
+            version=version,
+            scheme="*",
+            check=check,
+            device=self.device_line(),
+            level=self.settings.level,
+            assurance="",
+            status="not_run",
+            message=reason,
+        )
+
+    nothing: str | None = None
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        if config.option.collectonly:
+            return
+        for line in terminal.summary_lines(read_records(self.run.folder)):
+            terminalreporter.write_line(line)
+        if self.nothing:
+            terminalreporter.write_line(f"lowbit: {self.nothing}", red=True, bold=True)
+        terminalreporter.write_line(f"lowbit: report in {self.run.folder}")
+
+
+def _is_empty(item: pytest.Function) -> bool:
+    """Whether pytest made this node for an empty list of subjects."""
+    spec = getattr(item, "callspec", None)
+    return spec is not None and "subject" in spec.params and not isinstance(spec.params["subject"], tuple)

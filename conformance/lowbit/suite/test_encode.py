@@ -1,0 +1,151 @@
+"""Element codes: every value at which a rule changes its mind, every 16-bit input, all 2**32 inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from lowbit import cases
+from lowbit.formats import BFLOAT16, BINARY16
+from lowbit.rules import Rounding
+from lowbit.schemes import Scheme
+from lowbit.suite.checks import check
+from lowbit.suite.judge import Judge
+
+CHUNK = 1 << 27
+"""Elements a step over 2**32: 512 MiB of float32."""
+
+
+def pin_options(pin: cases.Pin) -> dict[str, float]:
+    return {} if pin.tensor_scale is None else {"tensor_scale": pin.tensor_scale}
+
+
+def given(judge: Judge, pin: cases.Pin) -> dict[str, torch.Tensor]:
+    return {name: judge.tensor(np.array([value], dtype=np.float32)) for name, value in pin_options(pin).items()}
+
+
+@check("encode")
+def test_boundaries(judge: Judge) -> None:
+    """Grid values, midpoints and their neighbours, in every lane, at the least, the unit and the greatest scale."""
+    values = cases.floats(cases.boundary_patterns(judge.scheme.element))
+    finite = values[np.isfinite(values)]
+    total = 0
+    for name, pin in zip(("unit scale", "least scale", "greatest scale"), cases.pins(judge.scheme), strict=True):
+        scale = float(cases.floats([pin.amax])[0]) / float(judge.scheme.element.max_value)
+        scaled = np.float32(finite) if name == "unit scale" else (finite * np.float64(scale)).astype(np.float32)
+        once = cases.pinned_blocks(scaled, judge.scheme, pin, rotate=True)
+        every_lane = np.concatenate(
+            [once, *(np.roll(once, shift, axis=1) for shift in (1, 5, judge.scheme.block // 2))]
+        )
+        with judge.part(name):
+            judge.quantize(judge.tensor(every_lane), **given(judge, pin))
+        total += every_lane.size
+    judge.assurance = f"boundaries({total})"
+
+
+@check("encode special")
+def test_special_values(judge: Judge) -> None:
+    """±0, subnormals, ±Inf and NaN in each lane, alone, and filling a block."""
+    if cases.spoils_tensor(judge.scheme):
+        # One NaN decides the whole tensor: finite blocks together, then each special row as a tensor of its own.
+        judge.quantize(judge.tensor(cases.finite_special_blocks(judge.scheme)))
+        blocks = cases.special_blocks(judge.scheme)
+        for row in blocks[~np.isfinite(blocks).all(axis=1)][:: judge.scheme.block + 1]:
+            judge.quantize(judge.tensor(row[None]))
+    else:
+        judge.quantize(judge.tensor(cases.special_blocks(judge.scheme)))
+    judge.assurance = f"specials({judge.compared})"
+
+
+@check("encode 16-bit", level="exhaustive", full_for=lambda s: s.canonical or s.base in ("nvfp4", "mxfp4_floor"))
+def test_all_16_bit(judge: Judge) -> None:
+    """All 65,536 bfloat16 and all 65,536 binary16 inputs, as elements beside a pin and as they come."""
+    pin = cases.pins(judge.scheme)[0]
+    for fmt, dtype in ((BFLOAT16, torch.bfloat16), (BINARY16, torch.float16)):
+        wide = cases.widened(cases.all_patterns_16(fmt), fmt)
+        # The pin has to be a value of the dtype as well: the greatest one of that magnitude at most.
+        magnitudes = np.abs(wide[np.isfinite(wide)])
+        fitting = cases.Pin(
+            int(cases.patterns(magnitudes[magnitudes <= cases.floats([pin.amax])[0]].max())), pin.tensor_scale
+        )
+        blocks = cases.pinned_blocks(wide[np.isfinite(wide)], judge.scheme, fitting)
+        with judge.part(fmt.name):
+            judge.quantize(judge.tensor(blocks).to(dtype), **given(judge, fitting))
+            raw = judge.tensor_of_patterns(cases.all_patterns_16(fmt), dtype).reshape(-1, judge.scheme.block)
+            if cases.spoils_tensor(judge.scheme):
+                raw = raw[torch.isfinite(raw).all(dim=1)]
+            judge.quantize(raw, **given(judge, pin))
+    judge.assurance = f"exhaustive({judge.compared}), bfloat16 and binary16"
+
+
+@check("encode 2^32", level="exhaustive", needs_gpu=True)
+def test_all_patterns_beside_a_pin(judge: Judge) -> None:
+    """Every binary32 pattern that leaves a pin in lane 0 the largest, and every NaN and Inf."""
+    pin = cases.pins(judge.scheme)[0]
+    lanes = judge.scheme.block - 1
+    step = CHUNK // judge.scheme.block * lanes
+    options = given(judge, pin)
+    for sign in (0, cases.SIGN):
+        for start in range(0, pin.amax + 1, step):
+            count = min(step, pin.amax + 1 - start)
+            judge.quantize(pinned_range(judge, sign + start, count, pin.amax), **options)
+        if not cases.spoils_tensor(judge.scheme) or options:
+            nonfinite = 0x80000000 - cases.INFINITY
+            judge.quantize(pinned_range(judge, sign + cases.INFINITY, nonfinite, None), **options)
+    judge.assurance = f"exhaustive({judge.compared}), every binary32 up to the pin, NaN and Inf"
+
+
+def pinned_range(judge: Judge, start: int, count: int, amax: int | None) -> torch.Tensor:
+    """(rows, block) float32 on the device: patterns start … start + count - 1 beside the pin, or without one."""
+    lanes = judge.scheme.block - (amax is not None)
+    rows = -(-count // lanes)
+    device = judge.settings.device
+    flat = torch.arange(start, start + rows * lanes, dtype=torch.int64, device=device)
+    flat.clamp_(max=start + count - 1)
+    grid = torch.where(flat >= 1 << 31, flat - (1 << 32), flat).to(torch.int32).view(rows, lanes)
+    if amax is not None:
+        pins = torch.full((rows, 1), amax, dtype=torch.int32, device=device)
+        grid = torch.cat([pins, grid], dim=1)
+    return grid.view(torch.float32)
+
+
+def scalar_stage(scheme: Scheme) -> bool:
+    """One scheme for each element format and rounding: the others share their scalar stage."""
+    return scheme.canonical or (scheme.base in ("mxfp4_floor", "mx4_ceil_e3m0_g32") and "nan" not in scheme.name)
+
+
+@check(
+    "encode scalar",
+    where=scalar_stage,
+)
+def test_scalar_boundaries(judge: Judge) -> None:
+    """The element stage alone on every boundary, where the implementation offers `encode`."""
+    x = judge.tensor(cases.floats(cases.boundary_patterns(judge.scheme.element)))
+    for options in scalar_options(judge, x):
+        judge.encode(x, judge.scheme.element, judge.scheme.rounding, **options)
+    judge.assurance = f"boundaries({judge.compared})"
+
+
+@check(
+    "encode scalar 2^32",
+    where=scalar_stage,
+    level="exhaustive",
+    needs_gpu=True,
+)
+def test_scalar_all_patterns(judge: Judge) -> None:
+    """The element stage alone on all 2**32 inputs."""
+    for start in range(0, 1 << 32, CHUNK):
+        x = pinned_range(judge, start, CHUNK, None).reshape(-1)
+        options = {}
+        if judge.scheme.rounding is Rounding.STOCHASTIC:
+            bits = torch.arange(start, start + CHUNK, device=x.device)
+            options["random_bits"] = (bits * 0x9E3779B1 >> 13).to(torch.uint8)
+        judge.encode(x, judge.scheme.element, judge.scheme.rounding, **options)
+    judge.assurance = f"exhaustive({judge.compared})"
+
+
+def scalar_options(judge: Judge, x: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+    """No options, or for stochastic rounding every one of the 256 random bytes for all of x."""
+    if judge.scheme.rounding is not Rounding.STOCHASTIC:
+        return [{}]
+    return [{"random_bits": torch.full(x.shape, r, dtype=torch.uint8, device=x.device)} for r in range(256)]

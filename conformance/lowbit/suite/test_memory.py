@@ -1,0 +1,116 @@
+"""Memory: every output byte is written, none outside, and results repeat."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from lowbit import cases, packing
+from lowbit.errors import Unsupported
+from lowbit.schemes import Quantized
+from lowbit.suite.checks import check
+from lowbit.suite.judge import Judge, as_bytes
+from lowbit.suite.poison import poisoned
+
+GUARD = 4096
+"""Bytes kept on either side of an output buffer."""
+
+
+def blocks(judge: Judge, rows: int = 33, count: int = 5) -> torch.Tensor:
+    return judge.tensor(cases.random_blocks(rows, count * judge.scheme.block, judge.settings.seed, binades=6))
+
+
+@check("unwritten bytes")
+@pytest.mark.parametrize("swizzle", [False, True], ids=["plain", "swizzled"])
+def test_every_byte_is_written(judge: Judge, swizzle: bool) -> None:
+    """Under two different fills of uninitialised memory the outputs are the same bytes, and the right ones."""
+    if swizzle and judge.scheme.family == "mx4":
+        raise Unsupported("an interleaved stream has no scale layout")
+    x = blocks(judge)
+    for fill in (0xFF, 0xA5, 0x00):
+        with judge.part(f"fill {fill:#04x}"), poisoned(fill):
+            judge.quantize(x, **({"swizzle": True} if swizzle else {}))
+    judge.assurance = "fills(3)"
+
+
+@check("guard bands")
+def test_nothing_is_written_outside(judge: Judge) -> None:
+    """With `out=`, the bytes before and after each buffer keep their fill, under two fills."""
+    if not judge.implementation.out:
+        raise Unsupported(f"{judge.implementation.name} declares no out=")
+    x = blocks(judge)
+    options = judge.random_options(tuple(x.shape))
+    expected = judge.expected(x, **options)
+    want = packing.pack(expected, judge.scheme)
+    for fill in (0xFF, 0xA5):
+        arenas, views = [], []
+        for part in want[:2]:
+            if part is None:
+                views.append(None)
+                continue
+            arena = torch.full((2 * GUARD + part.numel(),), fill, dtype=torch.uint8, device=x.device)
+            arenas.append(arena)
+            views.append(arena[GUARD : GUARD + part.numel()].view(part.shape))
+        scale = None
+        if want.tensor_scale is not None:
+            scale = torch.full((1,), float("nan"), dtype=torch.float32, device=x.device)
+        result = judge.quantize(x, expected=expected, out=Quantized(views[0], views[1], scale), **options)
+        for name, arena in zip(("packed", "scales"), arenas, strict=False):
+            outside = torch.cat([arena[:GUARD], arena[-GUARD:]])
+            judge.same_bytes(outside, torch.full_like(outside, fill), tensor=f"guard of {name}", kind="guard")
+        for name, view, got in zip(("packed", "scales"), views, result[:2], strict=True):
+            if view is not None and as_bytes(got).data_ptr() != view.data_ptr():
+                judge.fault("guard", name, f"{name} was not written to the buffer given as out")
+    judge.assurance = f"guards(2 × {GUARD} bytes)"
+
+
+@check("determinism")
+def test_twice_in_a_row(judge: Judge) -> None:
+    """The same bytes from the same input, call after call."""
+    x = blocks(judge)
+    options = judge.random_options(tuple(x.shape))
+    first = judge.quantize(x, **options)
+    for _ in range(64 if judge.settings.at_least("full") and not judge.settings.interpreted else 2):
+        again = judge.implementation.call("quantize", x, judge.scheme, **options)
+        for name, got, right in zip(("packed", "scales"), again[:2], first[:2], strict=True):
+            if right is not None:
+                judge.same_bytes(got, right, tensor=name, kind="nondeterministic")
+    judge.assurance = "repeats"
+
+
+@check("placement", where=lambda s: not s.stochastic and s.tensor_scale.value != "two_roundings" and s.name != "nvfp4")
+def test_rows_inside_a_larger_tensor(judge: Judge) -> None:
+    """A row's bytes do not depend on the rows around it, nor on how many there are."""
+    few = blocks(judge, rows=5)
+    many = torch.cat([blocks(judge, rows=150, count=5) * 3, few, blocks(judge, rows=70, count=5) * 0.5])
+    inside = judge.quantize(many)
+    alone = judge.quantize(few)
+    for name, got, right in zip(("packed", "scales"), inside[:2], alone[:2], strict=True):
+        if right is not None:
+            judge.same_bytes(as_bytes(got)[150:155], as_bytes(right), tensor=name, kind="nondeterministic")
+    judge.assurance = "placements(2)"
+
+
+@check("random bits", where=lambda s: s.stochastic)
+def test_every_random_byte(judge: Judge) -> None:
+    """All 256 random bytes for each of a set of values between and on grid points, and seeds by Philox."""
+    element, block = judge.scheme.element, judge.scheme.block
+    values = cases.floats(cases.boundary_patterns(element))
+    values = values[abs(values) <= float(element.max_value)]
+    between = [float(a + (b - a) * k / 7) for a, b in itertools.pairwise(element.magnitudes) for k in (1, 2, 3, 5)]
+    row = torch.tensor([*values.tolist(), *between], dtype=torch.float32)
+    pin = cases.pins(judge.scheme)[0]
+    x = judge.tensor(cases.pinned_blocks(row.numpy(), judge.scheme, pin))
+    given = {} if pin.tensor_scale is None else {"tensor_scale": judge.tensor(torch.tensor([pin.tensor_scale]))}
+    for r in range(0, 256, 1 if judge.settings.at_least("full") else 17):
+        options = judge.random_options(tuple(x.shape), salt=r)
+        if "random_bits" in options:
+            options["random_bits"] = torch.full_like(options["random_bits"], r)
+        judge.quantize(x, **given, **options)
+    odd = judge.tensor(cases.random_blocks(7, 3 * block, judge.settings.seed, binades=3))
+    for seed in (0, 1, judge.settings.seed, 2**32 + 5, 2**63 + 11):
+        with judge.part(f"seed {seed}"):
+            judge.quantize(odd, seed=seed)
+    judge.assurance = "exhaustive(256 random bytes), seeds(5)"
