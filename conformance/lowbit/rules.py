@@ -38,8 +38,9 @@ class NanCode(enum.Enum):
 class ScaleRule(enum.Enum):
     """From the block's amax to its scale.
 
-    The first seven give a power of two 2**E, with e = `FloatFormat.emax` of the element; the next two an E4M3
-    scale; RTN_CAST whatever the scale's format is.
+    The first seven give a power of two 2**E. e is `FloatFormat.emax` of the element, but under MX4 its number of
+    exponent bits (2 for E2M1 either way, 3 for E3M0); RCEIL needs none. The next two give an E4M3 scale; RTN_CAST
+    whatever the scale's format is.
     """
 
     FLOOR = "floor"  # E = floor(log2 amax) - e
