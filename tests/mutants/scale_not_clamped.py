@@ -11,15 +11,16 @@ DIAGNOSIS = "not clamped"
 
 
 def quantize_not_clamped(x, scheme, **options):
-    if scheme.name != SCHEME:
-        raise Unsupported("this mutant knows mxfp4_floor only")
+    if scheme.name != SCHEME or options:
+        raise Unsupported("this mutant knows mxfp4_floor only, with no options")
     result = quantize(x, scheme, **options)
-    amax = np.abs(x.detach().float().cpu().numpy().reshape(*x.shape[:-1], -1, scheme.block)).max(axis=-1)
+    blocks = np.abs(x.detach().float().cpu().numpy().reshape(*result.scales.shape, scheme.block))
+    amax = blocks.max(axis=-1)
     exponent = np.frexp(np.where(np.isfinite(amax) & (amax > 0), amax, 1).astype(np.float64))[1] - 1 - 2
     byte = np.where(np.isfinite(amax) & (amax > 0), (exponent + 127) % 256, result.scales.cpu().numpy()).astype(
         np.uint8
     )
-    return result._replace(scales=type(x).new_tensor(result.scales, byte))
+    return result._replace(scales=result.scales.new_tensor(byte))
 
 
 IMPLEMENTATION = reference("scale_not_clamped", quantize=quantize_not_clamped)

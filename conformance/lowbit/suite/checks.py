@@ -17,6 +17,7 @@ def check(
     full_for: Callable[[Scheme], bool] | None = None,
     needs_gpu: bool = False,
     checkpoint: bool = False,
+    exact: bool = False,
 ) -> pytest.MarkDecorator:
     """Marks a test of the suite.
 
@@ -26,8 +27,15 @@ def check(
       level: the least level at which it runs.
       full_for: schemes for which it runs at level "full" already, though `level` is "exhaustive".
       needs_gpu: the domain is too large for the interpreter; without a GPU the check is reported as not run.
+      exact: the scalar reference votes too, on a bounded number of elements.
       checkpoint: runs under ``--weights``, and only there.
     """
     return pytest.mark.lowbit(
-        name=name, where=where, level=level, full_for=full_for, needs_gpu=needs_gpu, checkpoint=checkpoint
+        name=name,
+        where=where,
+        level=level,
+        full_for=full_for,
+        needs_gpu=needs_gpu,
+        checkpoint=checkpoint,
+        exact=exact,
     )

@@ -14,13 +14,13 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from lowbit import environment, report, schemes
+from lowbit import environment, report, schemes, vectors
 from lowbit.compare import Comparison, merge
 from lowbit.errors import LowbitError, NothingCompared, Unsupported, WitnessDisagreement
 from lowbit.implementation import DEFAULT, Implementation, load
-from lowbit.records import Record, Run, read_records
+from lowbit.records import Record, Run, read_about, read_records
 from lowbit.report import terminal
-from lowbit.suite.judge import Judge, Settings, TensorOutcome
+from lowbit.suite.judge import EXACT_LIMIT, Judge, Settings, TensorOutcome
 
 JUDGE = pytest.StashKey[Judge]()
 STARTED = pytest.StashKey[float]()
@@ -41,6 +41,8 @@ class SuiteRun:
         self.run: Run
         self.not_run: dict[tuple[str, str], str] = {}
         self.worker = False
+        self.about: dict[str, Any] = {}
+        self.nothing = ""
 
     # -- before collection
 
@@ -53,6 +55,7 @@ class SuiteRun:
             self.schemes = schemes.select(globs)
             self.implementations = [load(target) for target in self.targets]
             self._check_names()
+            vectors.locate(option.vectors)
         except LowbitError as error:
             raise pytest.UsageError(str(error)) from error
         if option.weights:
@@ -68,6 +71,7 @@ class SuiteRun:
             seed=option.seed,
             max_mismatches=option.max_mismatches,
             weights=option.weights,
+            vectors=option.vectors,
             interpreted=self.interpreted,
         )
         if self.worker:
@@ -75,7 +79,7 @@ class SuiteRun:
         elif not option.collectonly:
             self.run = Run.start(
                 Path(option.report_dir or config.rootpath / "reports" / "runs"),
-                environment=environment.collect(self.device_line()),
+                environment=environment.collect(self.device),
                 command="pytest " + shlex.join(str(a) for a in config.invocation_params.args),
                 options={
                     "impl": self.targets,
@@ -86,7 +90,11 @@ class SuiteRun:
                     "require_gpu": option.require_gpu,
                 },
                 seed=option.seed,
+                implementation=", ".join(i.name for i in self.implementations),
+                version=", ".join(i.version for i in self.implementations),
+                level=option.level,
             )
+            self.about = read_about(self.run.folder)
 
     def _check_names(self) -> None:
         names = [i.name for i in self.implementations]
@@ -95,26 +103,15 @@ class SuiteRun:
 
     def device_line(self) -> str:
         """The device in words, as headers and reports show it."""
-        if self.device == "cpu":
-            return "cpu, Triton interpreter — GPU code generation not judged"
-        import torch
-
-        major, minor = torch.cuda.get_device_capability()
-        text = f"cuda, {torch.cuda.get_device_name()} (sm_{major}{minor})"
-        return text + (", Triton interpreter — GPU code generation not judged" if self.interpreted else "")
+        return environment.device_line(self.device)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["lowbit_run"] = str(self.run.folder)
 
     def pytest_report_header(self, config: pytest.Config) -> list[str]:
-        judged = ", ".join(f"{i.name} {i.version}" for i in self.implementations)
-        reduced = "" if self.settings.level == "exhaustive" else " (reduced: not every domain is tried)"
-        lines = [
-            f"lowbit: judging {judged}",
-            f"device: {self.device_line()}",
-            f"level: {self.settings.level}{reduced} · schemes: {len(self.schemes)} · seed: {self.settings.seed}",
-        ]
+        lines = terminal.header(self.about) if self.about else []
+        lines.append(f"schemes: {len(self.schemes)} · implementations: {', '.join(self.targets)}")
         if self.settings.weights:
             lines.append(f"weights: {self.settings.weights} (only the checkpoint check runs)")
         return lines
@@ -125,8 +122,9 @@ class SuiteRun:
     def judge(self, request: pytest.FixtureRequest, subject: tuple[Implementation, schemes.Scheme]) -> Judge:
         """The judge of one implementation under one scheme."""
         implementation, scheme = subject
-        name = request.node.get_closest_marker("lowbit").kwargs["name"]
-        judge = Judge(implementation, scheme, self.settings, name)
+        declared = request.node.get_closest_marker("lowbit").kwargs
+        votes = EXACT_LIMIT if declared["exact"] else 0
+        judge = Judge(implementation, scheme, self.settings, declared["name"], exact_votes=votes)
         request.node.stash[JUDGE] = judge
         return judge
 
@@ -289,12 +287,12 @@ class SuiteRun:
             message=reason,
         )
 
-    nothing: str | None = None
-
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         if config.option.collectonly:
             return
-        for line in terminal.summary_lines(read_records(self.run.folder)):
+        width = terminalreporter.config.get_terminal_writer().fullwidth
+        records, about = read_records(self.run.folder), read_about(self.run.folder)
+        for line in terminal.summary_lines(records, about, width=max(width, 80)):
             terminalreporter.write_line(line)
         if self.nothing:
             terminalreporter.write_line(f"lowbit: {self.nothing}", red=True, bold=True)

@@ -9,11 +9,12 @@ from lowbit import packing
 from lowbit.known_bugs import KNOWN_DECODES, of_scheme
 from lowbit.rules import Rounding, ScaleRule
 from lowbit.schemes import Encoded
+from lowbit.suite.answers import as_stored, decodes_to, states, states_codes
 from lowbit.suite.checks import check
 from lowbit.suite.judge import Judge
 
 
-@check("known bugs", where=lambda s: bool(of_scheme(s)))
+@check("known bugs", exact=True, where=lambda s: bool(of_scheme(s)))
 def test_known_bugs(judge: Judge) -> None:
     """Codes and scale of each case, first against the references, then against the values written by hand."""
     for case in of_scheme(judge.scheme):
@@ -23,7 +24,7 @@ def test_known_bugs(judge: Judge) -> None:
             options["tensor_scale"] = judge.tensor(np.array([case.tensor_scale], dtype=np.float32))
         with judge.part(case.name):
             result = judge.quantize(x, **options)
-            judge.states(result, x, case)
+            states(judge, result, x, case)
     judge.assurance = f"golden({len(of_scheme(judge.scheme))})"
 
 
@@ -35,7 +36,7 @@ def test_known_decodes(judge: Judge) -> None:
         scales = judge.tensor(np.full((1, 1), case.scale, dtype=np.uint8))
         encoded = Encoded(codes, scales, None)
         with judge.part(case.name):
-            judge.decodes_to(packing.pack(encoded, judge.scheme), case.value)
+            decodes_to(judge, packing.pack(encoded, judge.scheme), case.value)
             judge.dequantize(packing.pack(encoded, judge.scheme), encoded, torch.float32)
     judge.assurance = f"golden({len(KNOWN_DECODES)})"
 
@@ -57,9 +58,9 @@ def test_stochastic_means(judge: Judge) -> None:
     if judge.scheme.tensor_scale.value != "none":
         options["tensor_scale"] = judge.tensor(np.array([1.0], dtype=np.float32))
     result = judge.quantize(judge.tensor(values), **options)
-    codes = packing.unpack(judge.as_stored(result), judge.scheme).codes.cpu().numpy()
+    codes = packing.unpack(as_stored(result), judge.scheme).codes.cpu().numpy()
     for lane, code in ((1, 2), (2, 4), (3, 6)):
-        judge.states_codes(codes[:, lane], np.full(256, code, dtype=np.uint8), f"{values[0, lane]:g} moves")
+        states_codes(judge, codes[:, lane], np.full(256, code, dtype=np.uint8), f"{values[0, lane]:g} moves")
     ups = np.array([int((codes[:, 4] == 1).sum())], dtype=np.uint8)
-    judge.states_codes(ups, np.array([51], dtype=np.uint8), "how often 0.1 goes up")
+    states_codes(judge, ups, np.array([51], dtype=np.uint8), "how often 0.1 goes up")
     judge.assurance = "exhaustive(256 random bytes)"

@@ -80,7 +80,7 @@ def test_twice_in_a_row(judge: Judge) -> None:
     judge.assurance = "repeats"
 
 
-@check("placement", where=lambda s: not s.stochastic and s.tensor_scale.value != "two_roundings" and s.name != "nvfp4")
+@check("placement", where=lambda s: not s.stochastic and s.tensor_scale not in cases.GIVEN)
 def test_rows_inside_a_larger_tensor(judge: Judge) -> None:
     """A row's bytes do not depend on the rows around it, nor on how many there are."""
     few = blocks(judge, rows=5)

@@ -24,7 +24,7 @@ def given_scales(judge: Judge) -> list[dict[str, torch.Tensor]]:
     return [{"tensor_scale": judge.tensor(values[i : i + 1])} for i in range(len(values))]
 
 
-@check("scale")
+@check("scale", exact=True)
 def test_every_binade(judge: Judge) -> None:
     """Each binade and turning point once as the only nonzero element of a block, lane and sign moving along."""
     magnitudes = cases.binade_patterns()
@@ -34,7 +34,7 @@ def test_every_binade(judge: Judge) -> None:
     judge.assurance = f"boundaries({len(magnitudes)} amax)"
 
 
-@check("scale E4M3 ties", where=lambda s: s.family == "nvfp4")
+@check("scale E4M3 ties", exact=True, where=lambda s: s.family == "nvfp4")
 def test_every_tie_of_the_scale(judge: Judge) -> None:
     """amax at six times each E4M3 value and midpoint, ± 2 ulp: where b = amax/6 changes its code."""
     grid = [float(v) for v in judge.scheme.scale.magnitudes]
@@ -47,7 +47,7 @@ def test_every_tie_of_the_scale(judge: Judge) -> None:
     judge.assurance = f"boundaries({len(near)} amax)"
 
 
-@check("tensor scale", where=lambda s: s.tensor_scale in GIVEN)
+@check("tensor scale", exact=True, where=lambda s: s.tensor_scale in GIVEN)
 def test_tensor_scale(judge: Judge) -> None:
     """g computed from the tensor: every binade as its amax; tensors with NaN, Inf, only zeros, nothing finite."""
     magnitudes = cases.binade_patterns()

@@ -6,20 +6,29 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-import pytest
 import torch
 
 from lowbit import cases
-from lowbit.errors import Unsupported
 from lowbit.rules import PartialBlock
 from lowbit.suite.checks import check
 from lowbit.suite.judge import DTYPES, Judge
 
 
 @check("shapes")
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: DTYPES[dtype].name)
-def test_shapes(judge: Judge, dtype: torch.dtype) -> None:
+def test_shapes(judge: Judge) -> None:
     """Leading dimensions from none to three, empty ones, odd numbers of rows and blocks, padded rows."""
+    for dtype in dtypes(judge):
+        with judge.part(DTYPES[dtype].name):
+            judge_shapes(judge, dtype)
+    judge.assurance = f"shapes({len(cases.SHAPES) + 1})"
+
+
+def dtypes(judge: Judge) -> tuple[torch.dtype, ...]:
+    """All three input types; at level quick only bfloat16, unless the scheme is a canonical one."""
+    return tuple(DTYPES) if judge.scheme.canonical or judge.settings.at_least("full") else (torch.bfloat16,)
+
+
+def judge_shapes(judge: Judge, dtype: torch.dtype) -> None:
     block = judge.scheme.block
     for i, (*leading, blocks) in enumerate(cases.SHAPES):
         widths = [blocks * block]
@@ -33,7 +42,6 @@ def test_shapes(judge: Judge, dtype: torch.dtype) -> None:
     vector = cases.random_blocks(1, 3 * block, judge.settings.seed, binades=6)[0]
     with judge.part("one dimension"):
         judge.quantize(judge.tensor(vector).to(dtype))
-    judge.assurance = f"shapes({len(cases.SHAPES) + 1})"
 
 
 def views(values: torch.Tensor, block: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -61,21 +69,16 @@ def views(values: torch.Tensor, block: int) -> Iterator[tuple[str, torch.Tensor]
 
 
 @check("strides")
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: DTYPES[dtype].name)
-def test_strides(judge: Judge, dtype: torch.dtype) -> None:
+def test_strides(judge: Judge) -> None:
     """A view is read by its strides, or refused with an error; never misread."""
-    values = judge.tensor(cases.random_blocks(37, 3 * judge.scheme.block, judge.settings.seed, binades=6)).to(dtype)
-    refused = []
-    for name, view in views(values, judge.scheme.block):
-        with judge.part(name):
-            try:
-                judge.quantize(view)
-            except Unsupported:
-                raise
-            except (ValueError, TypeError) as error:
-                refused.append(f"{name}: {error}")
-    if refused:
-        judge.notes.append("refused: " + "; ".join(refused))
+    for dtype in dtypes(judge):
+        values = judge.tensor(cases.random_blocks(37, 3 * judge.scheme.block, judge.settings.seed, binades=6)).to(dtype)
+        for name, view in views(values, judge.scheme.block):
+            with judge.part(f"{DTYPES[dtype].name}, {name}"):
+                try:
+                    judge.quantize(view)
+                except (ValueError, TypeError) as error:
+                    judge.notes.append(f"refused {name}: {error}")
     judge.assurance = "views(9)"
 
 
