@@ -6,15 +6,49 @@ from collections.abc import Callable
 
 import pytest
 
+from lowbit.rules import ScaleRule
 from lowbit.schemes import Scheme
+
+STOCHASTIC_REPRESENTATIVES = (
+    "mx4_ceil_e2m1_g32+stochastic",
+    "mx4_stochastic_e2m1_g32",
+    "mxfp4_floor+stochastic",
+    "nvfp4+stochastic",
+)
+
+
+def representative(scheme: Scheme) -> bool:
+    """One scheme for each way to launch and lay out: each family, element, block and source of randomness.
+
+    What depends on memory, shape or layout does not depend on the scale rule or on the tie rule.
+    """
+    if scheme.stochastic:
+        return scheme.name in STOCHASTIC_REPRESENTATIVES
+    plain = {ScaleRule.FLOOR, ScaleRule.AMAX_OVER_SIX, ScaleRule.RTN_CAST}
+    rules = {ScaleRule.CEIL} if scheme.family == "mx4" else plain
+    return "+" not in scheme.name and scheme.scale_rule in rules
+
+
+def quick_for_representatives(scheme: Scheme) -> str:
+    """Level "quick" for a representative scheme, "exhaustive" for those that share its launch."""
+    return "quick" if representative(scheme) else "exhaustive"
+
+
+def quick_for_representatives_full_for_all(scheme: Scheme) -> str:
+    """Level "quick" for a representative scheme, "full" for the others."""
+    return "quick" if representative(scheme) else "full"
+
+
+def full_for_canonical(scheme: Scheme) -> str:
+    """Level "full" for a canonical scheme, "exhaustive" for the others."""
+    return "full" if scheme.canonical else "exhaustive"
 
 
 def check(
     name: str,
     *,
     where: Callable[[Scheme], bool] = lambda scheme: True,
-    level: str = "quick",
-    full_for: Callable[[Scheme], bool] | None = None,
+    level: str | Callable[[Scheme], str] = "quick",
     needs_gpu: bool = False,
     checkpoint: bool = False,
     exact: bool = False,
@@ -24,17 +58,15 @@ def check(
     Args:
       name: as records and reports show it.
       where: the schemes for which the check means something.
-      level: the least level at which it runs.
-      full_for: schemes for which it runs at level "full" already, though `level` is "exhaustive".
+      level: the least level at which it runs, for all schemes or by scheme.
       needs_gpu: the domain is too large for the interpreter; without a GPU the check is reported as not run.
-      exact: the scalar reference votes too, on a bounded number of elements.
       checkpoint: runs under ``--weights``, and only there.
+      exact: the scalar reference votes too, on a bounded number of elements.
     """
     return pytest.mark.lowbit(
         name=name,
         where=where,
-        level=level,
-        full_for=full_for,
+        level=level if callable(level) else lambda scheme: level,
         needs_gpu=needs_gpu,
         checkpoint=checkpoint,
         exact=exact,

@@ -124,7 +124,7 @@ class Judge:
     def tensor(self, values: np.ndarray | torch.Tensor) -> torch.Tensor:
         """Float32 values on the device under judgement, NaN payloads kept."""
         if isinstance(values, np.ndarray):
-            values = torch.from_numpy(np.ascontiguousarray(values))
+            values = torch.from_numpy(np.array(values, order="C"))
         return values.to(self.settings.device)
 
     def tensor_of_patterns(self, pattern16: np.ndarray, dtype: torch.dtype) -> torch.Tensor:

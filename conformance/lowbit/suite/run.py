@@ -158,8 +158,7 @@ class SuiteRun:
         """None to run the check; "" where it means nothing; else why this run leaves it out."""
         if not declared["where"](scheme) or declared["checkpoint"] != bool(self.settings.weights):
             return ""
-        full = declared["full_for"] is not None and declared["full_for"](scheme)
-        level = "full" if full else declared["level"]
+        level = declared["level"](scheme)
         if not self.settings.at_least(level):
             return f"level {level} only"
         if declared["needs_gpu"] and (self.device == "cpu" or self.interpreted):

@@ -9,7 +9,7 @@ import torch
 from lowbit import packing
 from lowbit.rules import TensorScaleRule
 from lowbit.schemes import Encoded
-from lowbit.suite.checks import check
+from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.judge import DTYPES, Judge
 
 TENSOR_SCALES = (None, 1.0, 448.0, 0.1, 1e-38, 3e38)
@@ -29,7 +29,7 @@ def every_code_under_every_scale(judge: Judge) -> Encoded:
     )
 
 
-@check("decode")
+@check("decode", level=quick_for_representatives)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: DTYPES[dtype].name)
 def test_every_code_and_scale(judge: Judge, dtype: torch.dtype) -> None:
     """The product is rounded once to the output type: subnormals, overflow to Inf and NaN bytes included."""

@@ -9,7 +9,7 @@ from lowbit import cases
 from lowbit.formats import BFLOAT16, BINARY16
 from lowbit.rules import Rounding
 from lowbit.schemes import Scheme
-from lowbit.suite.checks import check
+from lowbit.suite.checks import check, full_for_canonical
 from lowbit.suite.judge import Judge
 
 CHUNK = 1 << 27
@@ -29,19 +29,16 @@ def test_boundaries(judge: Judge) -> None:
     """Grid values, midpoints and their neighbours, in every lane, at the least, the unit and the greatest scale."""
     values = cases.floats(cases.boundary_patterns(judge.scheme.element))
     finite = values[np.isfinite(values)]
-    total = 0
+    rows = []
     for name, pin in zip(("unit scale", "least scale", "greatest scale"), cases.pins(judge.scheme), strict=True):
         scale = float(cases.floats([pin.amax])[0]) / float(judge.scheme.element.max_value)
         with np.errstate(over="ignore"):  # what leaves binary32 is above the pin and left out
             scaled = finite if name == "unit scale" else (finite * np.float64(scale)).astype(np.float32)
         once = cases.pinned_blocks(scaled, judge.scheme, pin, rotate=True)
-        every_lane = np.concatenate(
-            [once, *(np.roll(once, shift, axis=1) for shift in (1, 5, judge.scheme.block // 2))]
-        )
-        with judge.part(name):
-            judge.quantize(judge.tensor(every_lane), **given(judge, pin))
-        total += every_lane.size
-    judge.assurance = f"boundaries({total})"
+        rows += [once, *(np.roll(once, shift, axis=1) for shift in (1, 5, judge.scheme.block // 2))]
+    x = np.concatenate(rows)
+    judge.quantize(judge.tensor(x), **given(judge, pin))
+    judge.assurance = f"boundaries({x.size})"
 
 
 @check("encode special", exact=True)
@@ -58,7 +55,7 @@ def test_special_values(judge: Judge) -> None:
     judge.assurance = f"specials({judge.compared})"
 
 
-@check("encode 16-bit", level="exhaustive", full_for=lambda s: s.canonical or s.base in ("nvfp4", "mxfp4_floor"))
+@check("encode 16-bit", level=full_for_canonical)
 def test_all_16_bit(judge: Judge) -> None:
     """All 65,536 bfloat16 and all 65,536 binary16 inputs, as elements beside a pin and as they come."""
     pin = cases.pins(judge.scheme)[0]

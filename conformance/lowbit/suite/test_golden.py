@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from lowbit import cases, packing, vectors
+from lowbit.formats import BINARY32
 from lowbit.rules import Rounding, ScaleLayout
 from lowbit.schemes import Encoded, Scheme
 from lowbit.suite.answers import decodes_to_patterns, elements_are, encodes_to, given, quantize_golden, scales_of
-from lowbit.suite.checks import check
+from lowbit.suite.checks import check, quick_for_representatives, quick_for_representatives_full_for_all
 from lowbit.suite.judge import DTYPES, Judge, padding_mask
 from lowbit.suite.test_encode import scalar_stage
 from lowbit.vectors import Group
@@ -36,7 +37,7 @@ def of_format(judge: Judge, form: str) -> Iterator[Group]:
             yield group
 
 
-@check("golden blocks")
+@check("golden blocks", level=quick_for_representatives_full_for_all)
 def test_blocks(judge: Judge) -> None:
     """Small tensors: codes, scales and tensor scale as the files have them."""
     for group in of_scheme(judge, "blocks", "stream"):
@@ -48,32 +49,37 @@ def test_blocks(judge: Judge) -> None:
     judge.assurance = f"golden({judge.compared})"
 
 
-@check("golden decode", where=lambda s: s.family != "rtn_xxfp4")
+@check("golden decode", level=quick_for_representatives, where=lambda s: s.family != "rtn_xxfp4")
 def test_decode(judge: Judge) -> None:
     """Every code under every scale code, and the decoding faults that were reported."""
-    block = judge.scheme.block
+    lanes = np.resize(np.arange(1 << judge.scheme.element.bits), -(-16 // judge.scheme.block) * judge.scheme.block)
     for group in of_scheme(judge, "scaled_codes", "decoded"):
-        scale = None if group.tensor_scale is None else judge.tensor(cases.floats([group.tensor_scale]))
-        for case in group.cases:
-            if isinstance(case, vectors.Decoded):
-                codes, scales = np.full(block, case.code), case.scale
-                values = {torch.float32: np.full(block, case.binary32)}
-            else:
-                assert isinstance(case, vectors.ScaledCodes)
-                codes, scales = (
-                    np.resize(np.arange(1 << judge.scheme.element.bits), -(-16 // block) * block),
-                    case.scale,
-                )
-                values = {d: np.resize(case.patterns(fmt.name), len(codes)) for d, fmt in DTYPES.items()}
-            encoded = Encoded(
-                judge.tensor(codes.astype(np.uint8)[None]),
-                judge.tensor(np.full((1, len(codes) // block), scales, dtype=np.uint8)),
-                scale,
-            )
-            for dtype, patterns in values.items():
-                with judge.part(f"{group.file}, {group.name}, {case.name}"):
-                    decodes_to_patterns(judge, packing.pack(encoded, judge.scheme), dtype, patterns[None])
+        factor = None if group.tensor_scale is None else judge.tensor(cases.floats([group.tensor_scale]))
+        for dtype, fmt in DTYPES.items():
+            codes, scales, patterns = decoded_rows(group, fmt.name, lanes)
+            if not len(codes):
+                continue
+            columns = len(lanes) // judge.scheme.block
+            encoded = Encoded(judge.tensor(codes), judge.tensor(np.repeat(scales[:, None], columns, axis=1)), factor)
+            with judge.part(f"{group.file}, {group.name}"):
+                decodes_to_patterns(judge, packing.pack(encoded, judge.scheme), dtype, patterns)
     judge.assurance = f"golden({judge.compared})"
+
+
+def decoded_rows(group: Group, fmt: str, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes (N, lanes), scale codes (N,) and patterns (N, lanes) of a group's cases, one row a case."""
+    codes, scales, patterns = [], [], []
+    for case in group.cases:
+        if isinstance(case, vectors.ScaledCodes):
+            row, values = lanes, case.patterns(fmt)[lanes]
+        elif isinstance(case, vectors.Decoded) and fmt == BINARY32.name:
+            row, values = np.full(len(lanes), case.code), np.full(len(lanes), case.binary32, dtype=np.uint32)
+        else:
+            continue
+        codes.append(row.astype(np.uint8))
+        scales.append(case.scale)
+        patterns.append(values)
+    return np.array(codes, dtype=np.uint8), np.array(scales, dtype=np.uint8), np.array(patterns)
 
 
 @check("golden scale", where=lambda s: s.exponent_range is not None or s.family == "nvfp4")

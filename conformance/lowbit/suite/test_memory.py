@@ -10,7 +10,7 @@ import torch
 from lowbit import cases, packing
 from lowbit.errors import Unsupported
 from lowbit.schemes import Quantized
-from lowbit.suite.checks import check
+from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.judge import Judge, as_bytes
 from lowbit.suite.poison import poisoned
 
@@ -22,7 +22,7 @@ def blocks(judge: Judge, rows: int = 33, count: int = 5) -> torch.Tensor:
     return judge.tensor(cases.random_blocks(rows, count * judge.scheme.block, judge.settings.seed, binades=6))
 
 
-@check("unwritten bytes")
+@check("unwritten bytes", level=quick_for_representatives)
 @pytest.mark.parametrize("swizzle", [False, True], ids=["plain", "swizzled"])
 def test_every_byte_is_written(judge: Judge, swizzle: bool) -> None:
     """Under two different fills of uninitialised memory the outputs are the same bytes, and the right ones."""
@@ -35,7 +35,7 @@ def test_every_byte_is_written(judge: Judge, swizzle: bool) -> None:
     judge.assurance = "fills(3)"
 
 
-@check("guard bands")
+@check("guard bands", level=quick_for_representatives)
 def test_nothing_is_written_outside(judge: Judge) -> None:
     """With `out=`, the bytes before and after each buffer keep their fill, under two fills."""
     if not judge.implementation.out:
@@ -66,7 +66,7 @@ def test_nothing_is_written_outside(judge: Judge) -> None:
     judge.assurance = f"guards(2 × {GUARD} bytes)"
 
 
-@check("determinism")
+@check("determinism", level=quick_for_representatives)
 def test_twice_in_a_row(judge: Judge) -> None:
     """The same bytes from the same input, call after call."""
     x = blocks(judge)
@@ -80,7 +80,9 @@ def test_twice_in_a_row(judge: Judge) -> None:
     judge.assurance = "repeats"
 
 
-@check("placement", where=lambda s: not s.stochastic and s.tensor_scale not in cases.GIVEN)
+@check(
+    "placement", level=quick_for_representatives, where=lambda s: not s.stochastic and s.tensor_scale not in cases.GIVEN
+)
 def test_rows_inside_a_larger_tensor(judge: Judge) -> None:
     """A row's bytes do not depend on the rows around it, nor on how many there are."""
     few = blocks(judge, rows=5)
@@ -104,13 +106,14 @@ def test_every_random_byte(judge: Judge) -> None:
     pin = cases.pins(judge.scheme)[0]
     x = judge.tensor(cases.pinned_blocks(row.numpy(), judge.scheme, pin))
     given = {} if pin.tensor_scale is None else {"tensor_scale": judge.tensor(torch.tensor([pin.tensor_scale]))}
-    for r in range(0, 256, 1 if judge.settings.at_least("full") else 17):
-        options = judge.random_options(tuple(x.shape), salt=r)
-        if "random_bits" in options:
-            options["random_bits"] = torch.full_like(options["random_bits"], r)
-        judge.quantize(x, **given, **options)
+    every = x.repeat(256, 1)
+    options = judge.random_options(tuple(every.shape))
+    if "random_bits" in options:
+        bytes_ = torch.arange(256, dtype=torch.uint8, device=x.device)
+        options["random_bits"] = bytes_.repeat_interleave(len(x))[:, None].expand(every.shape).contiguous()
+    judge.quantize(every, **given, **options)
     odd = judge.tensor(cases.random_blocks(7, 3 * block, judge.settings.seed, binades=3))
     for seed in (0, 1, judge.settings.seed, 2**32 + 5, 2**63 + 11):
         with judge.part(f"seed {seed}"):
             judge.quantize(odd, seed=seed)
-    judge.assurance = "exhaustive(256 random bytes), seeds(5)"
+    judge.assurance = f"exhaustive(256 random bytes × {x.numel()}), seeds(5)"

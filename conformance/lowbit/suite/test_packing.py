@@ -9,7 +9,7 @@ from lowbit import cases, packing
 from lowbit.errors import Unsupported
 from lowbit.rules import ScaleLayout
 from lowbit.schemes import Scheme
-from lowbit.suite.checks import check
+from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.judge import Judge, padding_mask
 
 
@@ -34,7 +34,7 @@ def test_every_pair_of_codes(judge: Judge) -> None:
     judge.assurance = "exhaustive(256 pairs)"
 
 
-@check("swizzle", where=separate)
+@check("swizzle", where=separate, level=quick_for_representatives)
 def test_swizzled_scales(judge: Judge) -> None:
     """`swizzle=True` stores the same scales at SWIZZLE_32_4_4's offsets, and 0 in every padding byte."""
     shapes = cases.SWIZZLE_SHAPES if judge.settings.at_least("full") else cases.SWIZZLE_SHAPES[::3]
@@ -68,7 +68,7 @@ def test_swizzle_of_indices(judge: Judge) -> None:
     judge.assurance = f"shapes({len(cases.SWIZZLE_SHAPES)}), index-coded"
 
 
-@check("round trip")
+@check("round trip", level=quick_for_representatives)
 def test_round_trip(judge: Judge) -> None:
     """What `quantize` stored decodes to the right values, and these quantise to the right bytes again."""
     x = judge.tensor(cases.random_blocks(24, 4 * judge.scheme.block, judge.settings.seed, binades=8))

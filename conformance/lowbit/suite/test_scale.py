@@ -9,7 +9,7 @@ import torch
 
 from lowbit import cases
 from lowbit.cases import GIVEN
-from lowbit.suite.checks import check
+from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.judge import Judge
 
 CHUNK = 1 << 29
@@ -29,12 +29,12 @@ def test_every_binade(judge: Judge) -> None:
     """Each binade and turning point once as the only nonzero element of a block, lane and sign moving along."""
     magnitudes = cases.binade_patterns()
     x = judge.tensor(cases.amax_blocks(magnitudes, judge.scheme))
-    for options in given_scales(judge):
+    for options in given_scales(judge)[: None if judge.settings.at_least("full") else 2]:
         judge.quantize(x, **options)
     judge.assurance = f"boundaries({len(magnitudes)} amax)"
 
 
-@check("scale E4M3 ties", exact=True, where=lambda s: s.family == "nvfp4")
+@check("scale E4M3 ties", exact=True, level=quick_for_representatives, where=lambda s: s.family == "nvfp4")
 def test_every_tie_of_the_scale(judge: Judge) -> None:
     """amax at six times each E4M3 value and midpoint, ± 2 ulp: where b = amax/6 changes its code."""
     grid = [float(v) for v in judge.scheme.scale.magnitudes]
@@ -47,14 +47,12 @@ def test_every_tie_of_the_scale(judge: Judge) -> None:
     judge.assurance = f"boundaries({len(near)} amax)"
 
 
-@check("tensor scale", exact=True, where=lambda s: s.tensor_scale in GIVEN)
+@check("tensor scale", exact=True, level=quick_for_representatives, where=lambda s: s.tensor_scale in GIVEN)
 def test_tensor_scale(judge: Judge) -> None:
     """g computed from the tensor: every binade as its amax; tensors with NaN, Inf, only zeros, nothing finite."""
     magnitudes = cases.binade_patterns()
-    if not judge.settings.at_least("full"):
-        magnitudes = magnitudes[:: max(1, len(magnitudes) // 64)]
-    elif judge.settings.interpreted:
-        magnitudes = magnitudes[:: max(1, len(magnitudes) // 256)]
+    if judge.settings.interpreted:  # a tensor each: what counts there is the number of calls
+        magnitudes = magnitudes[:: len(magnitudes) // (40 if judge.settings.at_least("full") else 8)]
     ordinary = np.linspace(-1, 1, 2 * judge.scheme.block, dtype=np.float32).reshape(2, -1)
     for pattern in magnitudes:
         amax = cases.floats([pattern])[0]

@@ -10,11 +10,11 @@ import torch
 
 from lowbit import cases
 from lowbit.rules import PartialBlock
-from lowbit.suite.checks import check
+from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.judge import DTYPES, Judge
 
 
-@check("shapes")
+@check("shapes", level=quick_for_representatives)
 def test_shapes(judge: Judge) -> None:
     """Leading dimensions from none to three, empty ones, odd numbers of rows and blocks, padded rows."""
     for dtype in dtypes(judge):
@@ -24,8 +24,8 @@ def test_shapes(judge: Judge) -> None:
 
 
 def dtypes(judge: Judge) -> tuple[torch.dtype, ...]:
-    """All three input types; at level quick only bfloat16, unless the scheme is a canonical one."""
-    return tuple(DTYPES) if judge.scheme.canonical or judge.settings.at_least("full") else (torch.bfloat16,)
+    """All three input types for a canonical scheme, on a GPU for every scheme; else bfloat16, which widens first."""
+    return tuple(DTYPES) if judge.scheme.canonical or not judge.settings.interpreted else (torch.bfloat16,)
 
 
 def judge_shapes(judge: Judge, dtype: torch.dtype) -> None:
@@ -68,7 +68,7 @@ def views(values: torch.Tensor, block: int) -> Iterator[tuple[str, torch.Tensor]
     yield "overlapping rows", overlapping
 
 
-@check("strides")
+@check("strides", level=quick_for_representatives)
 def test_strides(judge: Judge) -> None:
     """A view is read by its strides, or refused with an error; never misread."""
     for dtype in dtypes(judge):
@@ -82,7 +82,7 @@ def test_strides(judge: Judge) -> None:
     judge.assurance = "views(9)"
 
 
-@check("refusals", where=lambda s: s.partial_block is PartialBlock.REFUSE)
+@check("refusals", level=quick_for_representatives, where=lambda s: s.partial_block is PartialBlock.REFUSE)
 def test_partial_block_is_refused(judge: Judge) -> None:
     """A last dimension that no block divides is an error, never silently padded or cut."""
     for width in (1, judge.scheme.block - 1, judge.scheme.block + 1):
