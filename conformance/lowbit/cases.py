@@ -50,7 +50,7 @@ def floats(patterns: Sequence[int] | np.ndarray) -> np.ndarray:
 
 def patterns(values: np.ndarray) -> np.ndarray:
     """The bits of a float32 array, uint32 of the same shape."""
-    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    return np.asarray(values, dtype=np.float32, order="C").view(np.uint32)
 
 
 def special_patterns() -> np.ndarray:

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
     Returns:
-      0 · 1: `doctor` found a fault · 2: a wrong argument, with a message on stderr.
+      0 · 1: `doctor` or `vectors` found a fault or a difference · 2: a wrong argument, with a message on stderr.
     """
     arguments = _parser().parse_args(_shield_numbers(sys.argv[1:] if argv is None else argv))
     try:
@@ -93,6 +93,68 @@ def _report_open(arguments: argparse.Namespace) -> int:
     return 0 if webbrowser.open(page.as_uri()) else 1
 
 
+def _vectors_make(arguments: argparse.Namespace) -> int:
+    from lowbit.vectors import make
+
+    difference = make.make(arguments.root, overwrite=arguments.overwrite, reason=arguments.reason)
+    print("\n".join(difference.lines()))
+    return 0
+
+
+def _vectors_check(arguments: argparse.Namespace) -> int:
+    from lowbit.vectors import make
+
+    found = make.check(arguments.root)
+    print("\n".join(found.lines()))
+    return 0 if found.ok else 1
+
+
+def _vectors_diff(arguments: argparse.Namespace) -> int:
+    from lowbit.vectors import diff
+    from lowbit.vectors.read import locate
+
+    found = diff.compare(diff.contents(locate(arguments.old)), diff.contents(locate(arguments.new)))
+    print("\n".join(found.lines()))
+    return 1 if found.changes else 0
+
+
+def _vectors_lint(arguments: argparse.Namespace) -> int:
+    from lowbit.vectors import lint
+    from lowbit.vectors.read import locate
+
+    problems = lint.lint(locate(arguments.root))
+    print("\n".join(map(str, problems)) or "in order")
+    return 1 if problems else 0
+
+
+def _vectors_export(arguments: argparse.Namespace) -> int:
+    from lowbit import pipe
+
+    rounding, nan = pipe.rules(arguments.rounding, arguments.nan)
+    for line in pipe.export(arguments.name, rounding=rounding, nan=nan, root=arguments.root):
+        print(line.words)
+    return 0
+
+
+def _vectors_judge(arguments: argparse.Namespace) -> int:
+    from lowbit import pipe
+    from lowbit.report import terminal
+
+    rounding, nan = pipe.rules(arguments.rounding, arguments.nan)
+    found = pipe.judge(
+        arguments.name,
+        pipe.read_answers(arguments.answers),
+        program=arguments.program or ("stdin" if arguments.answers == "-" else arguments.answers),
+        report_dir=arguments.report_dir,
+        rounding=rounding,
+        nan=nan,
+        max_mismatches=arguments.max_mismatches,
+        root=arguments.root,
+    )
+    print("\n".join([*terminal.record_lines(found.record), found.total, f"report in {found.folder}"]))
+    return found.status
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("lowbit", description="Says what low-bit formats are, and what runs found.")
     parser.add_argument("--version", action="version", version=f"lowbit {__version__}")
@@ -128,7 +190,39 @@ def _parser() -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text)
         action.add_argument("run_dir", metavar="RUN_DIR")
         action.set_defaults(run=function)
+    _add_vectors(verbs.add_parser("vectors", help="golden vectors: make, check, and judge programs by them"))
     return parser
+
+
+def _add_vectors(verb: argparse.ArgumentParser) -> None:
+    actions = verb.add_subparsers(required=True, metavar="ACTION")
+    for name, function, text in (
+        ("make", _vectors_make, "write the files, if independent witnesses agree on everything in them"),
+        ("check", _vectors_check, "make them again elsewhere, compare the bytes, let the witnesses vote"),
+        ("diff", _vectors_diff, "what changed from one folder to another, by group and case"),
+        ("lint", _vectors_lint, "schema, flags, hashes, duplicates, gaps"),
+        ("export", _vectors_export, "hex lines of a scheme or format, for a program in any language"),
+        ("judge", _vectors_judge, "judge the answers to those lines; 1: some are wrong, 2: some are missing or no hex"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.set_defaults(run=function)
+        if name == "diff":
+            action.add_argument("old", metavar="A")
+            action.add_argument("new", metavar="B")
+            continue
+        if name in ("export", "judge"):
+            action.add_argument("name", metavar="SCHEME|FORMAT")
+            action.add_argument("--rounding", metavar="RULE", help="of a format (default ties_to_even)")
+            action.add_argument("--nan", metavar="RULE", help="adds NaN inputs to a format without NaN")
+        action.add_argument("--root", metavar="DIR", help="another folder of vectors")
+        if name == "make":
+            action.add_argument("--overwrite", action="store_true", help="allow that existing values change")
+            action.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the list of changes")
+        if name == "judge":
+            action.add_argument("answers", metavar="FILE|-")
+            action.add_argument("--program", metavar="NAME", help="what is judged, for the report (default: the file)")
+            action.add_argument("--report-dir", default="reports/runs", metavar="DIR")
+            action.add_argument("--max-mismatches", type=int, default=20, metavar="N")
 
 
 def _shield_numbers(argv: Sequence[str]) -> list[str]:

@@ -151,7 +151,13 @@ E3M2 = FloatFormat(name="e3m2", exponent_bits=3, mantissa_bits=2, bias=3)
 E4M3 = FloatFormat(name="e4m3", exponent_bits=4, mantissa_bits=3, bias=7, specials=Specials.ALL_ONES_NAN)
 E5M2 = FloatFormat(name="e5m2", exponent_bits=5, mantissa_bits=2, bias=15, specials=Specials.IEEE)
 E8M0 = FloatFormat(
-    name="e8m0", exponent_bits=8, mantissa_bits=0, bias=127, specials=Specials.ALL_ONES_NAN, signed=False, has_zero=False
+    name="e8m0",
+    exponent_bits=8,
+    mantissa_bits=0,
+    bias=127,
+    specials=Specials.ALL_ONES_NAN,
+    signed=False,
+    has_zero=False,
 )
 BINARY16 = FloatFormat(name="binary16", exponent_bits=5, mantissa_bits=10, bias=15, specials=Specials.IEEE)
 BFLOAT16 = FloatFormat(name="bfloat16", exponent_bits=8, mantissa_bits=7, bias=127, specials=Specials.IEEE)

@@ -83,6 +83,7 @@ def add_options(parser: pytest.Parser) -> None:
     add("--report-dir", metavar="DIR", help="where runs are written; default reports/runs under pytest's root")
     add("--no-html", action="store_true", help="write no index.html (`lowbit report build` can, later)")
     add("--require-gpu", action="store_true", help="fail unless kernels are compiled for, and run on, a GPU")
+    add("--vectors", metavar="DIR", help="golden vectors to use; default lowbit's own")
     add("--weights", metavar="FILE.safetensors", help="judge every floating tensor of a checkpoint, and nothing else")
 
 

@@ -138,7 +138,9 @@ def get(name: str) -> Scheme:
         return _REGISTRY[name]
     base, *rules = name.split("+")
     if base not in _REGISTRY:
-        raise UnknownScheme(f"scheme: got {name!r}, want one of {', '.join(_nearest(base, _REGISTRY))} … (see `lowbit list`)")
+        raise UnknownScheme(
+            f"scheme: got {name!r}, want one of {', '.join(_nearest(base, _REGISTRY))} … (see `lowbit list`)"
+        )
     scheme = _REGISTRY[base]
     known: dict[str, Rounding | NanCode] = {r.value: r for r in (*Rounding, *NanCode)}
     for rule in rules:

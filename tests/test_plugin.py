@@ -1,0 +1,218 @@
+"""The suite as a user calls it: what it refuses, what it writes, and that it cannot pass by comparing nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from lowbit.plugin import names_suite
+from lowbit.records import Record, read_about, read_records
+
+ROOT = Path(__file__).parents[1]
+FILES = {"run.json", "records.jsonl", "summary.csv", "mismatches.csv", "index.html"}
+FAST = ("--scheme", "mxfp4_floor", "--level", "quick", "--device", "cpu")
+ONE_CHECK = ("-k", "test_every_pair_of_codes")
+
+
+def suite(tmp_path: Path, *words: str, cwd: Path = ROOT) -> tuple[subprocess.CompletedProcess[str], list[Path]]:
+    """Runs the suite in a process of its own; the process and the run folders that it left."""
+    runs = tmp_path / "runs"
+    path = str(ROOT / "conformance") if cwd != ROOT else "conformance/"
+    command = [sys.executable, "-m", "pytest", path, "--report-dir", str(runs), "-p", "no:cacheprovider", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment, check=False)
+    return done, sorted(runs.iterdir()) if runs.exists() else []
+
+
+def records(folder: Path) -> list[Record]:
+    return [record for record in read_records(folder) if record.status != "not_run"]
+
+
+def implementation(tmp_path: Path, body: str) -> str:
+    """A file with an implementation in it, as ``--impl`` takes it."""
+    path = tmp_path / "mine.py"
+    head = "from lowbit.implementation import Implementation, Unsupported\nfrom lowbit.adapters.reference import quantize\n"
+    path.write_text(head + body)
+    return f"{path}:IMPLEMENTATION"
+
+
+def test_passing_run_writes_a_report_and_says_what_it_did_not_judge(tmp_path: Path) -> None:
+    done, (folder,) = suite(tmp_path, *FAST, *ONE_CHECK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GPU code generation not judged" in done.stdout
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert "GPU code generation not judged" in (folder / "index.html").read_text()
+    (record,) = records(folder)
+    assert (record.status, record.check) == ("pass", "packing")
+    assert record.compared > 256 * 2
+    assert read_about(folder)["exit_status"] == 0
+
+
+def test_two_workers_leave_one_report(tmp_path: Path) -> None:
+    done, (folder,) = suite(tmp_path, *FAST, "-n", "2", "-k", "test_every_pair_of_codes or test_every_binade")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert {record.check for record in records(folder)} == {"packing", "scale"}
+
+
+def test_a_killed_worker_leaves_what_it_had(tmp_path: Path) -> None:
+    """The process that dies takes one node with it; the others are in the report, and the run fails."""
+    body = """
+import os
+def die(x, scheme, **options):
+    if scheme.name == "mxfp4_ceil":
+        os._exit(3)
+    return quantize(x, scheme, **options)
+IMPLEMENTATION = Implementation(name="dies", version="1", quantize=die)
+"""
+    target = implementation(tmp_path, body)
+    words = ("--scheme", "mxfp4_floor", "--scheme", "mxfp4_ceil", "--level", "quick", "--device", "cpu")
+    done, (folder,) = suite(tmp_path, "--impl", target, *words, *ONE_CHECK, "-n", "1")
+    assert done.returncode != 0
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert ("mxfp4_floor", "pass") in {(r.scheme, r.status) for r in records(folder)}
+
+
+def test_a_call_that_raises_is_an_error_of_its_check_and_the_run_goes_on(tmp_path: Path) -> None:
+    body = """
+def fail(x, scheme, **options):
+    if x.shape[-1] == 64:
+        raise RuntimeError("<b>boom</b>")
+    return quantize(x, scheme, **options)
+IMPLEMENTATION = Implementation(name="<i>raises</i>", version="1", quantize=fail)
+"""
+    target = implementation(tmp_path, body)
+    done, (folder,) = suite(tmp_path, "--impl", target, *FAST, "-k", "test_every_pair_of_codes or test_every_binade")
+    assert done.returncode == 1
+    assert {r.check: r.status for r in records(folder)} == {"packing": "error", "scale": "pass"}
+    page = (folder / "index.html").read_text()
+    assert "<b>boom" not in page
+    assert "<i>raises" not in page
+    assert "&lt;b&gt;boom" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--impl", "no_such_module:IMPLEMENTATION"), "no_such_module"),
+        (("--impl", "nothing"), "module:attr"),
+        (("--impl", "lowbit.formats:E2M1"), "FloatFormat, want an Implementation"),
+        (("--scheme", "mxfp5*"), "mxfp4"),
+        (("--require-gpu", "--device", "cpu"), "want a GPU"),
+        (("--level", "most"), "most"),
+        (("--weights", "no/such/file.safetensors"), "no/such/file.safetensors"),
+    ],
+)
+def test_usage_errors(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    """Each ends in pytest's usage error, with the argument named and no report that could be taken for one."""
+    done, folders = suite(tmp_path, "--device", "cpu", *words)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert says in done.stderr + done.stdout
+    assert folders == []
+
+
+def test_require_gpu_without_one(tmp_path: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    done, folders = suite(tmp_path, "--require-gpu")
+    assert done.returncode == 4
+    assert "finds no GPU" in done.stderr + done.stdout
+    assert folders == []
+
+
+def test_an_implementation_that_supports_nothing_fails(tmp_path: Path) -> None:
+    body = """
+def decline(x, scheme, **options):
+    raise Unsupported("not today")
+IMPLEMENTATION = Implementation(name="declines", version="1", quantize=decline)
+"""
+    done, (folder,) = suite(tmp_path, "--impl", implementation(tmp_path, body), *FAST)
+    assert done.returncode == 1
+    assert "nothing was compared for declines" in done.stdout
+    assert {record.status for record in records(folder)} == {"unsupported"}
+    assert "NOTHING COMPARED" in (folder / "index.html").read_text()
+
+
+def test_a_selection_of_no_test_fails(tmp_path: Path) -> None:
+    done, _ = suite(tmp_path, *FAST, "-k", "no_such_test")
+    assert done.returncode != 0
+
+
+def test_empty_checkpoints_fail(tmp_path: Path) -> None:
+    """No tensors, only integers, an empty file: each is refused by name."""
+    nothing, integers, empty = (
+        tmp_path / name for name in ("none.safetensors", "int.safetensors", "empty.safetensors")
+    )
+    save_file({}, nothing)
+    save_file({"ids": np.arange(4)}, integers)
+    empty.touch()
+    for path in (nothing, integers, empty):
+        done, folders = suite(tmp_path, "--device", "cpu", "--weights", str(path))
+        assert done.returncode == 4, done.stdout
+        assert path.name in done.stderr + done.stdout
+        assert folders == []
+
+
+def test_checkpoint_has_a_record_a_tensor(tmp_path: Path) -> None:
+    """A small checkpoint: one row wide enough, one that no block divides, a name with markup; five schemes each."""
+    path = tmp_path / "small.safetensors"
+    generator = np.random.default_rng(0)
+    save_file(
+        {
+            "layer.weight": generator.standard_normal((8, 64), dtype=np.float32),
+            "<b>odd</b>": generator.standard_normal((3, 50)).astype(np.float16),
+            "ids": np.arange(4),
+        },
+        path,
+    )
+    done, (folder,) = suite(tmp_path, "--device", "cpu", "--weights", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = records(folder)
+    assert len(found) == 5 * 2
+    assert {r.status for r in found} == {"pass"}
+    assert {r.extra["tensor"] for r in found} == {"layer.weight", "<b>odd</b>"}
+    assert all(r.compared >= r.extra["elements"] for r in found)
+    assert "<b>odd" not in (folder / "index.html").read_text()
+
+
+def test_the_report_tells_a_wrong_kernel_by_its_shape_and_dtype(tmp_path: Path) -> None:
+    body = """
+import torch
+def wide(x, scheme, **options):
+    result = quantize(x, scheme, **options)
+    return result._replace(packed=result.packed.to(torch.int32))
+IMPLEMENTATION = Implementation(name="wide", version="1", quantize=wide)
+"""
+    done, (folder,) = suite(tmp_path, "--impl", implementation(tmp_path, body), *FAST, *ONE_CHECK)
+    assert done.returncode == 1
+    (record,) = records(folder)
+    assert record.kinds == {"dtype": 1}
+    assert "int32" in record.message
+
+
+def test_other_projects_keep_their_options(tmp_path: Path) -> None:
+    """A test suite with a --device option of its own runs beside an installed lowbit."""
+    (tmp_path / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--device')\n")
+    (tmp_path / "test_it.py").write_text("def test_it(pytestconfig):\n    assert pytestconfig.option.device == 'x'\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "lowbit.plugin", "--device", "x", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_names_the_suite() -> None:
+    assert names_suite(["conformance/"], ROOT)
+    assert names_suite(["conformance/lowbit/suite/test_encode.py::test_boundaries[a-b]"], ROOT)
+    assert names_suite(["--pyargs", "lowbit.suite"], ROOT)
+    assert not names_suite(["tests/"], ROOT)
+    assert not names_suite([], ROOT)
+    assert not names_suite(["lowbit.suite"], ROOT)
