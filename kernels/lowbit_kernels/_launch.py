@@ -1,0 +1,299 @@
+"""Between a call and its kernels: argument checks, views, device and block size, registration with torch.library.
+
+    INTERPRETED                                        True where kernels run in Triton's interpreter, on CPU tensors
+    require_input(name, x)                             device, dtype (float32, bfloat16, float16), one dimension or more
+    require_bytes(name, tensor, dtype, device=None)    a uint8 view of a tensor of uint8 or of that 1-byte dtype
+    require_output(name, tensor, shape, dtypes, device)    a contiguous buffer to write into
+    require_float(name, dtype)                         dtype of a decoded result
+    require_random(name, bits, ...)                    a contiguous tensor of random bits, or None
+    require_key(seed, needed_by) -> (low, high)        the halves of a 64-bit seed as signed 32-bit integers
+    choose(name, value, known, hint=None) -> number    a name's constexpr, or an error that lists the names
+    rows_of(x) -> (x2d, row_stride, column_stride)     2-D view, a copy only where no view exists
+    pad_last_dimension(x, multiple)                    x with zeros appended to its last dimension
+    launch(kernel, grid, tensor, *args, **options)     on the tensor's device and the current stream, without fusing
+    tile(rows, groups, group_size, ...) -> (BLOCK_ROWS, BLOCK_GROUPS)
+    register(schema, implementation, fake) -> op       a torch.library op of the namespace `lowbit_kernels`
+
+Nothing here waits for the device, so that every call can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+
+from lowbit.errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from lowbit_kernels import _codec
+
+INTERPRETED = not isinstance(_codec.decode_e2m1, triton.runtime.JITFunction)
+"""Whether triton was imported under TRITON_INTERPRET=1; later changes of the variable have no effect."""
+
+INPUT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+INT32_MAX = 2**31 - 1
+
+COMPILE_OPTIONS = {"enable_fp_fusion": False, "sanitize_overflow": False}
+"""A contracted multiplication and addition is rounded once, not twice; and integers wrap here on purpose."""
+
+_ELEMENTS_PER_PROGRAM = 1 << 18 if INTERPRETED else 1 << 13
+
+LIBRARY = torch.library.Library("lowbit_kernels", "DEF")
+
+
+def require_device(name: str, tensor: torch.Tensor, device: torch.device | None = None) -> None:
+    """Checks that a kernel can run where a tensor is.
+
+    Args:
+      name: of the argument, for the message.
+      tensor: any.
+      device: where the other arguments are, if there are others.
+
+    Raises:
+      DeviceError: another device than `device`; no GPU tensor, unless it is a CPU tensor in the interpreter.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise DtypeError(f"{name}: got {type(tensor).__name__}, want a torch.Tensor")
+    if device is not None and tensor.device != device:
+        raise DeviceError(f"{name}: got a tensor on {tensor.device}, want {device}, where the other arguments are")
+    kind = tensor.device.type
+    if kind == "cuda" or (kind == "cpu" and INTERPRETED):
+        return
+    raise DeviceError(
+        f"{name}: got a tensor on {tensor.device}, want a GPU; "
+        "for CPU tensors start the process with TRITON_INTERPRET=1 (it is read when triton is imported)"
+    )
+
+
+def require_input(name: str, x: torch.Tensor, device: torch.device | None = None) -> None:
+    """Checks a tensor to quantise.
+
+    Raises:
+      DeviceError: as `require_device`.
+      DtypeError: not float32, bfloat16 or float16.
+      ShapeError: no dimension.
+    """
+    require_device(name, x, device)
+    if x.dtype not in INPUT_DTYPES:
+        raise DtypeError(f"{name}: got {x.dtype}, want {listed(INPUT_DTYPES)}")
+    if x.dim() == 0:
+        raise ShapeError(f"{name}: got a tensor without dimensions, want (..., K)")
+
+
+def require_bytes(
+    name: str, tensor: torch.Tensor, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> torch.Tensor:
+    """The bytes of a tensor of uint8 or of a 1-byte dtype.
+
+    Returns:
+      The same elements, seen as uint8; no copy.
+
+    Raises:
+      DeviceError: as `require_device`.
+      DtypeError: neither uint8 nor `dtype`.
+    """
+    require_device(name, tensor, device)
+    if tensor.dtype == torch.uint8:
+        return tensor
+    if dtype is None or tensor.dtype != dtype:
+        raise DtypeError(
+            f"{name}: got {tensor.dtype}, want {listed((torch.uint8, dtype) if dtype else (torch.uint8,))}"
+        )
+    return tensor.view(torch.uint8)
+
+
+def require_output(
+    name: str, tensor: torch.Tensor, shape: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.device
+) -> None:
+    """Checks a buffer that a kernel is to write.
+
+    Raises:
+      DeviceError, DtypeError, ShapeError: another device, dtype or shape.
+      ArgumentError: not contiguous.
+    """
+    require_device(name, tensor, device)
+    if tensor.dtype not in dtypes:
+        raise DtypeError(f"{name}: got {tensor.dtype}, want {listed(dtypes)}")
+    if tuple(tensor.shape) != tuple(shape):
+        raise ShapeError(f"{name}: got shape {tuple(tensor.shape)}, want {tuple(shape)}")
+    if not tensor.is_contiguous():
+        raise ArgumentError(f"{name}: got strides {tuple(tensor.stride())}, want a contiguous tensor")
+
+
+def require_float(name: str, dtype: torch.dtype) -> None:
+    """Checks the dtype of a decoded result.
+
+    Raises:
+      DtypeError: not float32, bfloat16 or float16.
+    """
+    if dtype not in INPUT_DTYPES:
+        raise DtypeError(f"{name}: got {dtype}, want {listed(INPUT_DTYPES)}")
+
+
+def require_random(
+    name: str, bits: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device, wanted_by: str
+) -> torch.Tensor | None:
+    """Checks given random bits.
+
+    Args:
+      name: of the argument.
+      bits: the tensor, or None.
+      shape, dtype, device: that it must have.
+      wanted_by: the option that makes use of it, if that is chosen; else the empty string.
+
+    Returns:
+      The bits, contiguous; None if there are none.
+
+    Raises:
+      ArgumentError: bits that nothing would use.
+      DeviceError, DtypeError, ShapeError: another device, dtype or shape.
+    """
+    if bits is None:
+        return None
+    if not wanted_by:
+        raise ArgumentError(f"{name}: got a tensor, want None: no stochastic rule is chosen that would use it")
+    require_device(name, bits, device)
+    if bits.dtype != dtype:
+        raise DtypeError(f"{name}: got {bits.dtype}, want {dtype}")
+    if tuple(bits.shape) != tuple(shape):
+        raise ShapeError(f"{name}: got shape {tuple(bits.shape)}, want {tuple(shape)}")
+    return bits.contiguous()
+
+
+def require_key(seed: int | None, needed_by: str) -> tuple[int, int]:
+    """The Philox key of a seed: its low and high 32 bits, each as a signed integer.
+
+    Args:
+      seed: -2**63 .. 2**64 - 1, a negative one in two's complement; None where no bits are drawn.
+      needed_by: what draws bits from it and could be given otherwise, for the message; empty where nothing does.
+
+    Raises:
+      ArgumentError: no seed where one is needed; a seed of more than 64 bits.
+    """
+    if seed is None:
+        if needed_by:
+            raise ArgumentError(f"seed: got None, want a 64-bit integer, or {needed_by} given as a tensor")
+        return 0, 0
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise DtypeError(f"seed: got {type(seed).__name__}, want an integer")
+    if not -(2**63) <= seed < 2**64:
+        raise ArgumentError(f"seed: got {seed}, want a 64-bit integer")
+    return _signed(seed & 0xFFFFFFFF), _signed((seed >> 32) & 0xFFFFFFFF)
+
+
+def _signed(word: int) -> int:
+    return word - 2**32 if word >= 2**31 else word
+
+
+def choose(name: str, value: str, known: Mapping[str, int], hint: str | None = None) -> int:
+    """The number of a named rule.
+
+    Raises:
+      ArgumentError: no such name; lists all of them.
+    """
+    if isinstance(value, str) and value in known:
+        return known[value]
+    raise ArgumentError(f"{name}: got {value!r}, want {listed(known)}{f' ({hint})' if hint else ''}")
+
+
+def listed(values: Any) -> str:
+    """``a, b or c``."""
+    *head, last = [str(value) for value in values]
+    return f"{', '.join(head)} or {last}" if head else last
+
+
+def pad_last_dimension(x: torch.Tensor, multiple: int) -> torch.Tensor:
+    """Appends zeros to the last dimension, up to a multiple of a block.
+
+    Args:
+      x: (..., K) any dtype.
+      multiple: of the result's last dimension.
+
+    Returns:
+      (..., ceil(K / multiple) * multiple) of x's dtype; x itself if nothing is missing.
+
+    Raises:
+      ShapeError: no dimension.
+      ArgumentError: a multiple below 1.
+    """
+    if x.dim() == 0:
+        raise ShapeError("x: got a tensor without dimensions, want (..., K)")
+    if multiple < 1:
+        raise ArgumentError(f"multiple: got {multiple}, want at least 1")
+    missing = -x.shape[-1] % multiple
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x
+
+
+def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+    """A 2-D view of (..., K), copied only where the leading dimensions have no common stride.
+
+    Returns:
+      The (rows, K) tensor, its row stride and its column stride. Where every row follows the one before, or there is
+      only one, the row stride is K times the column stride.
+    """
+    columns = x.shape[-1]
+    x2d = x.reshape(math.prod(x.shape[:-1]), columns)
+    row_stride, column_stride = x2d.stride()
+    if x2d.shape[0] <= 1:
+        row_stride = columns * column_stride
+    return x2d, row_stride, column_stride
+
+
+def tile(rows: int, groups: int, group_size: int, *, row_multiple: int = 1, group_multiple: int = 1) -> tuple[int, int]:
+    """How many rows and groups one program handles; both powers of two.
+
+    Args:
+      rows, groups: of the tensor; rows = 1 where rows follow each other without a gap.
+      group_size: elements of a group.
+      row_multiple, group_multiple: least extents, powers of two (a swizzled scale tile is 128 rows by 4 groups).
+    """
+    budget = max(_ELEMENTS_PER_PROGRAM // group_size, 1)
+    block_groups = min(triton.next_power_of_2(max(groups, group_multiple)), max(budget // row_multiple, group_multiple))
+    block_rows = min(triton.next_power_of_2(max(rows, row_multiple)), max(budget // block_groups, row_multiple))
+    return block_rows, block_groups
+
+
+def launch(kernel: Any, grid: tuple[int, ...], tensor: torch.Tensor, *args: Any, **options: Any) -> None:
+    """Starts a kernel on a tensor's device and that device's current stream; an empty grid starts nothing."""
+    if 0 in grid:
+        return
+    if INTERPRETED:
+        with _silence():
+            kernel[grid](*args, **options)
+        return
+    options |= COMPILE_OPTIONS
+    if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():
+        with torch.cuda.device(tensor.device):
+            kernel[grid](*args, **options)
+    else:
+        kernel[grid](*args, **options)
+
+
+def _silence() -> contextlib.AbstractContextManager[Any]:
+    """In the interpreter overflow and NaN are results, nothing to warn of; it is what has imported NumPy."""
+    return sys.modules["numpy"].errstate(all="ignore")
+
+
+def register(schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Defines an op `lowbit_kernels::name` for CPU (in the interpreter) and GPU tensors.
+
+    Args:
+      schema: ``name(Tensor x, ...) -> ...``.
+      implementation: allocates and launches; its arguments are checked by the public function that calls the op.
+      fake: returns empty outputs of the right shape and dtype.
+
+    Returns:
+      The op's default overload.
+    """
+    name = schema.partition("(")[0]
+    LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CPU", "CUDA"):
+        LIBRARY.impl(name, implementation, key)
+    LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")  # no result has a gradient, float8 ones neither
+    torch.library.register_fake(f"lowbit_kernels::{name}", fake, lib=LIBRARY)
+    return getattr(torch.ops.lowbit_kernels, name).default

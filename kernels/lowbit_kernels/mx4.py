@@ -1,0 +1,307 @@
+"""MX4, FBGEMM's format: groups of 4-bit elements and their exponent in one stream.
+
+    a row of K elements, group size G, is ceil(K / G) times
+
+        | byte 0: element 0 in bits 0..3, element 1 in bits 4..7 | … | byte G/2 - 1 | scale byte |
+
+    E = clamp(f(amax) - e, -127, 125), scale byte E + 127      e = 2 for E2M1, 3 for E3M0; f: a rule for log2, on bits
+    code = round(x * 2**-E), ties away from zero or stochastic, saturating; a row's missing elements are +0
+    NaN does not enter amax and becomes ±max; Inf does, E = 125
+    decoded = value * 2**(byte - 127), rounded once; byte 255 (never written) counts as +Inf
+
+When not to use this: wherever tensor cores or another library read the data: they want scales in a tensor of their own
+(`mxfp4.py`). The stream is made for sending gradients and embeddings, one message instead of two; its odd stride of
+G/2 + 1 bytes costs a seventh of the bandwidth.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lowbit.errors import ArgumentError, ShapeError
+from lowbit.formats import E2M1, E3M0, FloatFormat
+from lowbit.rules import Rounding, ScaleRule
+from lowbit_kernels import _codec, _launch, _pairs
+from lowbit_kernels import _mx4_kernels as kernels
+from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_INDEX, RANDOM_NONE, RANDOM_TILE
+
+GROUP_SIZES = (8, 16, 32, 64)
+ELEMENTS: dict[str, FloatFormat] = {element.name: element for element in (E2M1, E3M0)}
+SCALE_RULES = {
+    rule.value: _codec.SCALE_RULES[rule.value]
+    for rule in (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.NEAREST, ScaleRule.EVEN_EXCLUSIVE, ScaleRule.STOCHASTIC)
+}
+
+
+def quantize_mx4(
+    x: torch.Tensor,
+    *,
+    group_size: int = 32,
+    element: str = "e2m1",
+    scale_rounding: str = "ceil",
+    stochastic_casting: bool = False,
+    seed: int | None = None,
+    random_bits: torch.Tensor | None = None,
+    scale_random_bits: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Quantises the last dimension in groups to 4-bit codes and shared exponents, in one stream.
+
+    Args:
+      x: (..., K) float32, bfloat16 or float16. Any values, strides and K; a short last group is padded with +0.
+      group_size: 8, 16, 32 or 64.
+      element: ``e2m1`` or ``e3m0``.
+      scale_rounding: ``ceil``, ``floor``, ``nearest``, ``even_exclusive`` or ``stochastic``.
+      stochastic_casting: True rounds elements stochastically instead of to nearest, ties away from zero.
+      seed: 64-bit integer for what is stochastic; the same bits on any device and grid. Without effect otherwise.
+      random_bits: x's shape, uint8. Replaces the seed for elements.
+      scale_random_bits: (..., ceil(K / group_size)) int32, 31-bit. Replaces the seed for exponents.
+      out: the result, to write into; contiguous.
+    Returns:
+      (..., ceil(K / group_size) * (group_size / 2 + 1)) uint8.
+    Raises:
+      ArgumentError: an unknown option; something stochastic with neither seed nor bits.
+      ShapeError, DtypeError, DeviceError: a tensor of the wrong shape or dtype, or where no kernel can run.
+    Exactness: bit-exact with `lowbit.references.exact.quantize` of scheme ``mx4_<scale_rounding>_<element>_g<size>``.
+    Spec: SPEC.md 3.1.
+    """
+    exponent_bits = _exponent_bits(group_size, element)
+    hint = "even_exclusive is the rule that FBGEMM calls even" if scale_rounding == ScaleRule.EVEN.value else None
+    rule = _launch.choose("scale_rounding", scale_rounding, SCALE_RULES, hint)
+    _launch.require_input("x", x)
+    shape, groups = _stream_shape(x, group_size)
+    bits = _launch.require_random(
+        "random_bits", random_bits, x.shape, torch.uint8, x.device, "stochastic_casting" if stochastic_casting else ""
+    )
+    stochastic_scale = scale_rounding == ScaleRule.STOCHASTIC.value
+    scale_bits = _launch.require_random(
+        "scale_random_bits",
+        scale_random_bits,
+        (*x.shape[:-1], groups),
+        torch.int32,
+        x.device,
+        "scale_rounding" if stochastic_scale else "",
+    )
+    missing = [
+        name
+        for name, needed in (
+            ("random_bits", stochastic_casting and bits is None),
+            ("scale_random_bits", stochastic_scale and scale_bits is None),
+        )
+        if needed
+    ]
+    low, high = _launch.require_key(seed, " and ".join(missing))
+    rounding = _codec.ROUNDINGS[(Rounding.STOCHASTIC if stochastic_casting else Rounding.TIES_AWAY).value]
+    options = (group_size, exponent_bits, rule, rounding, bits, scale_bits, low, high)
+    if out is None:
+        return _QUANTIZE(x, *options)
+    _launch.require_output("out", out, shape, (torch.uint8,), x.device)
+    _QUANTIZE_OUT(x, *options, out)
+    return out
+
+
+def dequantize_mx4(
+    packed: torch.Tensor,
+    *,
+    group_size: int = 32,
+    element: str = "e2m1",
+    columns: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Decodes an MX4 stream.
+
+    Args:
+      packed: (..., groups * (group_size / 2 + 1)) uint8.
+      group_size, element: as it was quantised.
+      columns: K of the tensor that was quantised, to drop the padding; None keeps it.
+      dtype: float32, bfloat16 or float16.
+      out: the result, to write into; contiguous.
+    Returns:
+      (..., groups * group_size) of dtype, or (..., columns): value * 2**(byte - 127), rounded once, gradual underflow,
+      ±Inf beyond the dtype. Scale byte 255 counts as +Inf, so that code 0 gives NaN.
+    Raises:
+      ArgumentError: an unknown option.
+      ShapeError: a last dimension that is no whole number of groups; columns that would need another number of them.
+      DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
+    Exactness: bit-exact with `lowbit.references.exact.dequantize`.
+    Spec: SPEC.md 3 and 3.1.
+    """
+    exponent_bits = _exponent_bits(group_size, element)
+    packed = _launch.require_bytes("packed", packed)
+    _launch.require_float("dtype", dtype)
+    stride = group_size // 2 + 1
+    if packed.dim() == 0 or packed.shape[-1] % stride:
+        raise ShapeError(
+            f"packed: got shape {tuple(packed.shape)}, want (..., groups * {stride}) for group_size {group_size}"
+        )
+    groups = packed.shape[-1] // stride
+    width = groups * group_size if columns is None else columns
+    if not (groups - 1) * group_size < width <= groups * group_size and (width, groups) != (0, 0):
+        raise ShapeError(
+            f"columns: got {columns}, want {max((groups - 1) * group_size + 1, 0)}..{groups * group_size}, "
+            f"what {groups} groups of {group_size} hold"
+        )
+    if out is None:
+        return _DEQUANTIZE(packed, group_size, exponent_bits, width, dtype)
+    _launch.require_output("out", out, (*packed.shape[:-1], width), (dtype,), packed.device)
+    _DEQUANTIZE_OUT(packed, group_size, exponent_bits, out)
+    return out
+
+
+def _exponent_bits(group_size: int, element: str) -> int:
+    if group_size not in GROUP_SIZES:
+        raise ArgumentError(f"group_size: got {group_size!r}, want {_launch.listed(GROUP_SIZES)}")
+    if element not in ELEMENTS:
+        raise ArgumentError(f"element: got {element!r}, want {_launch.listed(ELEMENTS)}")
+    return ELEMENTS[element].exponent_bits
+
+
+def _stream_shape(x: torch.Tensor, group_size: int) -> tuple[tuple[int, ...], int]:
+    """The shape of the stream, and the number of groups in a row."""
+    groups = -(-x.shape[-1] // group_size)
+    return (*x.shape[:-1], groups * (group_size // 2 + 1)), groups
+
+
+def _write(
+    x: torch.Tensor,
+    group_size: int,
+    exponent_bits: int,
+    rule: int,
+    rounding: int,
+    random_bits: torch.Tensor | None,
+    scale_random_bits: torch.Tensor | None,
+    key_low: int,
+    key_high: int,
+    stream: torch.Tensor,
+) -> None:
+    """Launches the quantiser into a uint8 buffer."""
+    if x.numel() == 0:
+        return
+    x2d, row_stride, column_stride = _launch.rows_of(x)
+    rows, columns = x2d.shape
+    if columns % group_size == 0 and row_stride == columns * column_stride:
+        rows, columns = 1, rows * columns
+    groups = -(-columns // group_size)
+    block_rows, block_groups = _launch.tile(rows, groups, group_size)
+    random, pairs, source = RANDOM_NONE, _pairs.NONE, x2d
+    if rounding == _codec.STOCHASTIC.value:
+        aligned = group_size % 16 == 0 and columns % 16 == 0
+        random = RANDOM_GIVEN if random_bits is not None else RANDOM_TILE if aligned else RANDOM_INDEX
+    elif columns % 2 == 0:
+        source, pairs, row_stride = _pairs.view_pairs(x2d, row_stride, column_stride)
+    scale_random = RANDOM_NONE
+    if rule == _codec.SCALE_STOCHASTIC.value:
+        scale_random = RANDOM_INDEX if scale_random_bits is None else RANDOM_GIVEN
+    span = block_rows * max(row_stride, groups * group_size) + block_groups * group_size * max(column_stride, 1)
+    _launch.launch(
+        kernels.quantize,
+        (-(-rows // block_rows) * -(-groups // block_groups),),
+        x,
+        source,
+        stream,
+        stream if random_bits is None else random_bits,
+        stream if scale_random_bits is None else scale_random_bits,
+        rows,
+        columns,
+        groups,
+        row_stride,
+        column_stride,
+        key_low,
+        key_high,
+        RULE=rule,
+        EXPONENT_BITS=exponent_bits,
+        ROUNDING=rounding,
+        RANDOM=random,
+        SCALE_RANDOM=scale_random,
+        PAIRS=pairs,
+        WIDE=span > _launch.INT32_MAX,
+        GROUP=group_size,
+        BLOCK_ROWS=block_rows,
+        BLOCK_GROUPS=block_groups,
+    )
+
+
+def _quantize(
+    x: torch.Tensor,
+    group_size: int,
+    exponent_bits: int,
+    rule: int,
+    rounding: int,
+    random_bits: torch.Tensor | None,
+    scale_random_bits: torch.Tensor | None,
+    key_low: int,
+    key_high: int,
+) -> torch.Tensor:
+    stream = _quantize_fake(x, group_size)
+    _write(x, group_size, exponent_bits, rule, rounding, random_bits, scale_random_bits, key_low, key_high, stream)
+    return stream
+
+
+def _quantize_fake(x: torch.Tensor, group_size: int, *_: Any) -> torch.Tensor:
+    return torch.empty(_stream_shape(x, group_size)[0], dtype=torch.uint8, device=x.device)
+
+
+def _read(packed: torch.Tensor, group_size: int, exponent_bits: int, out: torch.Tensor) -> None:
+    """Launches the decoder into a contiguous buffer."""
+    if out.numel() == 0:
+        return
+    columns = out.shape[-1]
+    rows = out.numel() // columns
+    groups = -(-columns // group_size)
+    if columns == groups * group_size:
+        rows, columns, groups = 1, rows * columns, rows * groups
+    block_rows, block_groups = _launch.tile(rows, groups, group_size)
+    target, pairs = _pairs.output_pairs(out, columns)
+    _launch.launch(
+        kernels.dequantize,
+        (-(-rows // block_rows) * -(-groups // block_groups),),
+        out,
+        packed.contiguous(),
+        target,
+        rows,
+        columns,
+        groups,
+        EXPONENT_BITS=exponent_bits,
+        PAIRS=pairs,
+        WIDE=(block_rows * groups + block_groups) * group_size > _launch.INT32_MAX,
+        GROUP=group_size,
+        BLOCK_ROWS=block_rows,
+        BLOCK_GROUPS=block_groups,
+    )
+
+
+def _dequantize(
+    packed: torch.Tensor, group_size: int, exponent_bits: int, columns: int, dtype: torch.dtype
+) -> torch.Tensor:
+    out = _dequantize_fake(packed, group_size, exponent_bits, columns, dtype)
+    _read(packed, group_size, exponent_bits, out)
+    return out
+
+
+def _dequantize_fake(
+    packed: torch.Tensor, group_size: int, exponent_bits: int, columns: int, dtype: torch.dtype
+) -> torch.Tensor:
+    return torch.empty((*packed.shape[:-1], columns), dtype=dtype, device=packed.device)
+
+
+def _nothing(*_: Any) -> None:
+    """The fake of an op that only writes into its arguments."""
+
+
+_OPTIONS = (
+    "Tensor x, int group_size, int exponent_bits, int rule, int rounding, "
+    "Tensor? random_bits, Tensor? scale_random_bits, int key_low, int key_high"
+)
+_QUANTIZE = _launch.register(f"quantize_mx4({_OPTIONS}) -> Tensor", _quantize, _quantize_fake)
+_QUANTIZE_OUT = _launch.register(f"quantize_mx4_out({_OPTIONS}, Tensor(a!) stream) -> ()", _write, _nothing)
+_DEQUANTIZE = _launch.register(
+    "dequantize_mx4(Tensor packed, int group_size, int exponent_bits, SymInt columns, ScalarType dtype) -> Tensor",
+    _dequantize,
+    _dequantize_fake,
+)
+_DEQUANTIZE_OUT = _launch.register(
+    "dequantize_mx4_out(Tensor packed, int group_size, int exponent_bits, Tensor(a!) out) -> ()", _read, _nothing
+)

@@ -1,0 +1,81 @@
+"""Compiles variants of the NVFP4 and swizzle kernels ahead of time; `test_aot_nvfp4.py` runs it in its own process.
+
+Prints by target and variant the kernels that were launched, each with what its assembly contains.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from compile_matrix import TARGETS, launches
+from triton.compiler import ASTSource
+
+from lowbit.rules import Rounding
+from lowbit_kernels import dequantize_nvfp4, quantize_nvfp4, swizzle_scales, unswizzle_scales
+
+THOROUGH = ("sm_90", "gfx942")
+"""Targets for which every variant is compiled; the others get the first ones."""
+
+PATTERNS = {
+    "approximate": r"div\.full|div\.approx|rcp\.approx|ex2\.|lg2\.|v_exp_f32|v_log_f32",
+    "flushing": r"\.ftz",
+    "division": r"div\.rn\.f32|v_div_fixup_f32",
+    "double": r"\.f64|_f64",
+}
+
+
+def variants() -> dict[str, Callable[[], Any]]:
+    """Calls by name; the first six for every target."""
+    x = torch.ones(256, 1024, dtype=torch.bfloat16)
+    odd = torch.ones(256 * 1024 + 1, dtype=torch.bfloat16)[1:].view(256, 1024)
+    packed, scales = torch.zeros(256, 512, dtype=torch.uint8), torch.zeros(256, 64, dtype=torch.uint8)
+    g, out = torch.ones(1), torch.empty(256 * 1024 + 1)[1:].view(256, 1024)
+    calls: dict[str, Callable[[], Any]] = {
+        "bfloat16": lambda: quantize_nvfp4(x),
+        "float32, two levels, swizzled": lambda: quantize_nvfp4(x.float(), scheme="nvfp4_two_level", swizzle=True),
+        "to bfloat16": lambda: dequantize_nvfp4(packed, scales, g, dtype=torch.bfloat16),
+        "to float32": lambda: dequantize_nvfp4(packed, scales, g),
+        "swizzle": lambda: swizzle_scales(scales),
+        "unswizzle": lambda: unswizzle_scales(scales.view(-1), 256, 64),
+        "float16, one level": lambda: quantize_nvfp4(x.half(), scheme="nvfp4_one_level"),
+        "not aligned": lambda: quantize_nvfp4(odd, tensor_scale=g, validate=False),
+        "transposed": lambda: quantize_nvfp4(x.t()),
+        "to float16, no factor": lambda: dequantize_nvfp4(packed, scales, dtype=torch.float16),
+        "to float32, not aligned": lambda: dequantize_nvfp4(packed, scales, g, out=out),
+    }
+    for rule in Rounding:
+        calls[rule.value] = lambda rule=rule: quantize_nvfp4(x, rounding=rule.value, tensor_scale=2.0, seed=3)
+    random = torch.zeros(256, 1024, dtype=torch.uint8)
+    calls["given bytes"] = lambda: quantize_nvfp4(x, rounding="stochastic", tensor_scale=2.0, random_bits=random)
+    return calls
+
+
+def compiled(call: Callable[[], Any], target: Any) -> dict[str, list[str]]:
+    """The kernels of a call: names of the patterns found in each one's assembly."""
+    found = {}
+    for kernel, (types, constants, attributes, options) in launches([call]):
+        source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attributes)
+        binary = triton.compile(source, target=target, options={"enable_fp_fusion": False, **options})
+        text = binary.asm["ptx" if target.backend == "cuda" else "amdgcn"]
+        found[kernel.__name__] = [name for name, pattern in PATTERNS.items() if re.search(pattern, text)]
+    return found
+
+
+if __name__ == "__main__":
+    calls = variants()
+    json.dump(
+        {
+            name: {
+                variant: compiled(calls[variant], target)
+                for variant in (calls if name in THOROUGH else list(calls)[:6])
+            }
+            for name, target in TARGETS.items()
+        },
+        sys.stdout,
+    )

@@ -1,0 +1,60 @@
+"""What the NVFP4 kernels become on each architecture: they compile, and nothing approximate or flushing is in them.
+
+The interpreter divides exactly and keeps subnormals whatever a kernel asks for; the assembly tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
+Compiled = dict[str, dict[str, dict[str, list[str]]]]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    paths = [str(ROOT / "conformance"), str(ROOT / "kernels"), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    done = subprocess.run(
+        [sys.executable, str(HERE / "compile_nvfp4.py")], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_variant_compiles(compiled: Compiled, target: str) -> None:
+    assert len(compiled[target]) >= 6
+    launched = {kernel for kernels in compiled[target].values() for kernel in kernels}
+    assert launched == {
+        *("amax_kernel", "tensor_scale_kernel", "quantize_kernel", "dequantize_kernel"),
+        *("_swizzle_kernel", "_unswizzle_kernel"),
+    }
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_nothing_is_approximate_flushed_or_double(compiled: Compiled, target: str) -> None:
+    for variant, kernels in compiled[target].items():
+        for kernel, found in kernels.items():
+            assert set(found) <= {"division"}, (variant, kernel)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_only_these_divide(compiled: Compiled, target: str) -> None:
+    """Correctly rounded, by the instruction or its expansion: g, 1 / g, and the rules that need to see a 0."""
+    for variant, kernels in compiled[target].items():
+        for kernel, found in kernels.items():
+            divides = kernel == "tensor_scale_kernel" or (
+                (kernel == "dequantize_kernel" and "no factor" not in variant)
+                or variant in ("toward_negative", "toward_positive")
+            )
+            assert ("division" in found) == divides, (variant, kernel)
