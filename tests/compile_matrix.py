@@ -33,6 +33,9 @@ TARGETS = {
 EVERY_VARIANT = ("sm_90",)
 """Targets for which every variant is compiled; the others get the first of each kernel."""
 
+FORBIDDEN = ("ftz", "div.full", "div.approx", "rcp.approx", "ex2", "lg2", "denorm_mode_32 0", "v_exp", "v_log")
+"""Parts of instructions' names that flush subnormals or are inexact: no kernel needs any of them."""
+
 TYPES = {
     torch.float32: "fp32",
     torch.bfloat16: "bf16",
@@ -145,8 +148,9 @@ def compile_all() -> dict[str, dict[str, list[str]]]:
                 continue
             source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attributes)
             try:
-                triton.compile(source, target=target, options={**_launch.COMPILE_OPTIONS, **options})
-                outcome.append("")
+                binary = triton.compile(source, target=target, options={**_launch.COMPILE_OPTIONS, **options})
+                assembly = binary.asm["ptx" if target.backend == "cuda" else "amdgcn"]
+                outcome.append(" ".join(f"uses {name}" for name in FORBIDDEN if name in assembly))
             except Exception as error:  # every failure belongs in the table, whatever its type
                 outcome.append(f"{type(error).__name__}: {error}"[:500])
     return results

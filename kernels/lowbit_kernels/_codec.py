@@ -233,12 +233,12 @@ def power_of_two(byte):
 
 @triton.jit
 def inverse_power_of_two(byte):
-    """byte: any shape, int32 0..254. -> float32 2**(127 - byte), 2**-127 included.
+    """byte: any shape, int32 0..253, all that a finite amax gets. -> float32 2**(127 - byte), a normal number.
 
     x times it is exact unless the product is below 2**-126, where an encoder needs nothing but x's sign and, for the
     directed rules, whether x is 0: it takes both from its `source`.
     """
-    return tl.where(byte == 254, 1 << 22, (254 - byte) << 23).to(tl.float32, bitcast=True)
+    return ((254 - byte) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit

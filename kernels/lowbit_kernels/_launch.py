@@ -12,6 +12,7 @@
     pad_last_dimension(x, multiple)                    x with zeros appended to its last dimension
     launch(kernel, grid, tensor, *args, **options)     on the tensor's device and the current stream, without fusing
     tile(rows, groups, group_size, ...) -> (BLOCK_ROWS, BLOCK_GROUPS)
+    warps(elements, pairs) -> num_warps                for a tile of so many elements
     register(schema, implementation, fake) -> op       a torch.library op of the namespace `lowbit_kernels`
 
 Nothing here waits for the device, so that every call can be captured in a CUDA graph.
@@ -256,6 +257,11 @@ def tile(rows: int, groups: int, group_size: int, *, row_multiple: int = 1, grou
     block_groups = min(triton.next_power_of_2(max(groups, group_multiple)), max(budget // row_multiple, group_multiple))
     block_rows = min(triton.next_power_of_2(max(rows, row_multiple)), max(budget // block_groups, row_multiple))
     return block_rows, block_groups
+
+
+def warps(elements: int, pairs: int) -> int:
+    """The number of warps for a tile: 64 elements a thread, or 32 that are not loaded in pairs, if that is 1 to 16."""
+    return min(max(elements // (2048 if pairs else 1024), 1), 16)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], tensor: torch.Tensor, *args: Any, **options: Any) -> None:

@@ -35,7 +35,7 @@ from lowbit_kernels.swizzle import swizzled_offset
 def _block_scale(amax, RULE: tl.constexpr):
     """amax: (BLOCK_M,) int32 bits, NaN and Inf included. -> stored byte, and 2**-E as (BLOCK_M, 1) float32."""
     marked = amax >= INFINITY_BITS
-    byte = scale_byte(amax, 0, RULE, 1, 2, 254)
+    byte = scale_byte(amax, 0, RULE, 1, 2, 253)
     factor = inverse_power_of_two(tl.where(marked, 127, byte))
     return tl.where(marked, 255, byte), factor[:, None]
 

@@ -135,10 +135,12 @@ def _largest_key(
     """The largest key of this program's tiles, as a uint32 scalar."""
     PER_BLOCK: tl.constexpr = 8 if PAIRS else 16
     largest = tl.zeros((BLOCK_ROWS * BLOCK_GROUPS, PER_BLOCK), tl.uint32)
-    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+    tile = tl.program_id(0)
+    while tile < tiles:  # older interpreters cannot take tensors as the bounds of a range
         first_row, first_group, row, group, exists = _tile(tile, rows, groups, WIDE, BLOCK_ROWS, BLOCK_GROUPS)
         x = _load(x_ptr, first_row, first_group, row, group, exists, row_stride, column_stride, PER_BLOCK)
         largest = tl.maximum(largest, _keys(x, LIMIT, PAIRS))
+        tile += tl.num_programs(0)
     return tl.max(tl.max(largest, axis=1), axis=0)
 
 
@@ -232,8 +234,8 @@ def _codes(x, g, scale, high, low, random, ROUNDING: tl.constexpr):
     limit = scale * 6.0
     y = tl.minimum(x * g, limit)
     sign = _bits(y) & ~MAGNITUDE_BITS
-    NEAREST: tl.constexpr = (ROUNDING == TIES_TO_EVEN) | (FUSED & (ROUNDING == TIES_TOWARD_ZERO))
-    if NEAREST:
+    NEAREST: tl.constexpr = FUSED & ((ROUNDING == TIES_TO_EVEN) | (ROUNDING == TIES_TOWARD_ZERO))
+    if NEAREST:  # an interpreter that does not fuse does not drop NaN either
         q = divide_by_scale(tl.abs(y), scale, high, low)  # NaN for an infinite y
         return nearest_e2m1(q, ROUNDING == TIES_TO_EVEN).to(tl.int32, bitcast=True) | (sign >> 28) & 8
     y = tl.minimum(tl.abs(y), limit)

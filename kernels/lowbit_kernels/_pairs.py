@@ -144,9 +144,9 @@ def encode_pairs(
     """words: (ROWS, n); factor: (ROWS, 1) float32, powers of two. -> (ROWS, n) int32, two codes in the low byte.
 
     E2M1 to nearest, ties to even or away, takes a few multiply-adds (`nearest_e2m1`). Ties go away from zero because x
-    is then multiplied by factor * (1 + 2**-23), or 1 + 2**-22 where the factor is 2**-127: the product lies above a tie
-    that x * factor is equal to. It stays below a tie that x * factor is below, because that is at least 8 units in the
-    last place below: 16-bit elements have zeros there, float32 ones get them, which takes no value past a tie.
+    is then multiplied by factor * (1 + 2**-23), up to two units in the last place more: the product lies above a tie
+    that x * factor is equal to. It stays below a tie that x * factor is below, because that is at least 8 units below:
+    16-bit elements have zeros there, float32 ones get them, which takes no value past a tie.
     """
     FAST: tl.constexpr = EXPONENT_BITS == 2 and ((ROUNDING == TIES_TO_EVEN) | (ROUNDING == TIES_AWAY))
     if FAST:

@@ -221,6 +221,7 @@ def _write(
         GROUP=group_size,
         BLOCK_ROWS=block_rows,
         BLOCK_GROUPS=block_groups,
+        num_warps=_launch.warps(block_rows * block_groups * group_size, pairs),
     )
 
 
@@ -270,6 +271,7 @@ def _read(packed: torch.Tensor, group_size: int, exponent_bits: int, out: torch.
         GROUP=group_size,
         BLOCK_ROWS=block_rows,
         BLOCK_GROUPS=block_groups,
+        num_warps=_launch.warps(block_rows * block_groups * group_size, pairs),
     )
 
 

@@ -196,6 +196,7 @@ def _write(
         WIDE=span > _launch.INT32_MAX,
         BLOCK_ROWS=block_rows,
         BLOCK_GROUPS=block_groups,
+        num_warps=_launch.warps(block_rows * block_groups * BLOCK, pairs),
     )
 
 
@@ -240,6 +241,7 @@ def _read(packed: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None
         groups,
         PAIRS=pairs,
         BLOCK_M=block_groups,
+        num_warps=_launch.warps(block_groups * BLOCK, pairs),
     )
 
 

@@ -11,6 +11,7 @@ from lowbit import cases, packing
 from lowbit.compare import compare_bytes, compare_codes, compare_values
 from lowbit.implementation import Quantized
 from lowbit.known_bugs import KnownBug
+from lowbit.rules import Rounding
 from lowbit.schemes import Encoded
 from lowbit.suite.judge import DTYPES, Judge, as_bytes
 
@@ -42,7 +43,8 @@ def scales_of(judge: Judge, amax: torch.Tensor, expected: torch.Tensor, **option
     """Judges the scale codes of blocks whose only nonzero element is amax: (N,) int64 patterns, (N,) uint8."""
     x = torch.zeros((len(amax), judge.scheme.block), dtype=torch.int32, device=amax.device)
     x[:, 0] = amax.to(torch.int32)
-    options = {**judge.random_options(tuple(x.shape)), **options}
+    if judge.scheme.rounding is Rounding.STOCHASTIC:  # scales do not depend on it
+        options["random_bits"] = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
     result = judge.implementation.call("quantize", x.view(torch.float32), judge.scheme, **options)
     scales = packing.unpack(as_stored(result), judge.scheme).scales
     limit = judge.settings.max_mismatches

@@ -6,6 +6,7 @@ the outcome of the test and into a record. A judge that compared nothing fails.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -135,12 +136,23 @@ class Judge:
         """The random bits that a stochastic scheme needs for an input of that shape; empty for the others."""
         options: dict[str, torch.Tensor] = {}
         seed = self.settings.seed + salt
+        large = math.prod(shape) > BITS_LIMIT  # too many for the host: drawn on the device
         if self.scheme.rounding is Rounding.STOCHASTIC:
-            options["random_bits"] = self.tensor(cases.random_bits(shape, seed))
+            options["random_bits"] = (
+                self._drawn(shape, 1 << 8, torch.uint8, seed) if large else self.tensor(cases.random_bits(shape, seed))
+            )
         if cases.needs_scale_bits(self.scheme):
-            groups = -(-shape[-1] // self.scheme.block)
-            options["scale_random_bits"] = self.tensor(cases.scale_random_bits((*shape[:-1], groups), seed))
+            groups = (*shape[:-1], -(-shape[-1] // self.scheme.block))
+            options["scale_random_bits"] = (
+                self._drawn(groups, 1 << 31, torch.int32, seed)
+                if large
+                else self.tensor(cases.scale_random_bits(groups, seed))
+            )
         return options
+
+    def _drawn(self, shape: tuple[int, ...], limit: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+        generator = torch.Generator(device=self.settings.device).manual_seed(seed)
+        return torch.randint(limit, shape, dtype=dtype, generator=generator, device=self.settings.device)
 
     # -- operations
 
@@ -179,7 +191,7 @@ class Judge:
         actual = self._unpacked(result, tuple(x.shape), expected, swizzle)
         if actual is None:
             return False
-        wide = x.float()
+        wide = widen(x)
         comparison = compare_encoded(wide, actual, expected, self.scheme, max_samples=self.settings.max_mismatches)
         if not self.add(comparison) and self.diagnosis is None:
             self.diagnosis = self._diagnose(wide, actual, expected, options)
@@ -285,7 +297,7 @@ class Judge:
         The PyTorch reference runs on the device; the NumPy one votes up to `BITS_LIMIT` elements, always without
         a GPU; the scalar one where the check asked for it (`exact_votes`).
         """
-        wide = x.float()
+        wide = widen(x)
         expected = tensors.quantize(wide, self.scheme, **options)
         small = x.numel() <= BITS_LIMIT
         if small or self.settings.device == "cpu":
@@ -383,6 +395,18 @@ class Judge:
                 tensor=f"{name}: {c.tensor}",
                 samples=tuple(replace(s, tensor=f"{name}: {s.tensor}") for s in c.samples),
             )
+
+
+def widen(x: torch.Tensor) -> torch.Tensor:
+    """The float32 tensor of the same values, and of the same sign where that is NaN: a GPU's own cast drops it."""
+    wide = x.float()
+    if x.dtype is torch.float32 or not bool(wide.isnan().any()):
+        return wide
+    # the sign bit of a 16-bit pattern, moved to bit 31
+    negative = (x.contiguous().view(torch.int16) < 0).view(x.shape) & wide.isnan()
+    quiet = torch.tensor(-0x400000, dtype=torch.int32, device=x.device).view(torch.float32)
+    positive = torch.tensor(0x7FC00000, dtype=torch.int32, device=x.device).view(torch.float32)
+    return torch.where(negative, quiet, torch.where(wide.isnan(), positive, wide))
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

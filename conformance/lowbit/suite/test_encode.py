@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lowbit import cases
-from lowbit.formats import BFLOAT16, BINARY16
+from lowbit.formats import BFLOAT16, BINARY16, E4M3
 from lowbit.rules import Rounding
 from lowbit.schemes import Scheme
 from lowbit.suite.checks import check, full_for_canonical
@@ -73,6 +73,27 @@ def test_all_16_bit(judge: Judge) -> None:
                 raw = raw[torch.isfinite(raw).all(dim=1)]
             judge.quantize(raw, **given(judge, pin))
     judge.assurance = f"exhaustive({judge.compared}), bfloat16 and binary16"
+
+
+@check("encode × scale", where=lambda s: s.scale is E4M3 and s.family == "nvfp4", level=full_for_canonical)
+def test_all_16_bit_under_every_scale(judge: Judge) -> None:
+    """All bfloat16 values (at level exhaustive and on a GPU all binary16 ones too) divided by each E4M3 scale.
+
+    A pin of six times the scale makes it the block's scale; values above the pin are left out.
+    """
+    one = 1.0 if judge.scheme.tensor_scale in cases.GIVEN else None
+    both = judge.settings.at_least("exhaustive") or not judge.settings.interpreted
+    for fmt in (BFLOAT16, BINARY16) if both else (BFLOAT16,):
+        wide = cases.widened(cases.all_patterns_16(fmt), fmt)
+        values = wide[np.isfinite(wide)]
+        for first in range(1, E4M3.max_magnitude + 1, 32):
+            scales = range(first, min(first + 32, E4M3.max_magnitude + 1))
+            amax = (np.array([float(E4M3.magnitude_value(code)) for code in scales]) * 6).astype(np.float32)
+            pins = [cases.Pin(int(pattern), one) for pattern in cases.patterns(amax)]
+            x = np.concatenate([cases.pinned_blocks(values, judge.scheme, pin) for pin in pins])
+            with judge.part(f"{fmt.name}, scale codes {scales[0]:#04x} to {scales[-1]:#04x}"):
+                judge.quantize(judge.tensor(x), **given(judge, pins[0]))
+    judge.assurance = f"exhaustive({judge.compared}), 16-bit values × E4M3 scales"
 
 
 @check("encode 2^32", level="exhaustive", needs_gpu=True)

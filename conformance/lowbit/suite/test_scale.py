@@ -51,8 +51,8 @@ def test_every_tie_of_the_scale(judge: Judge) -> None:
 def test_tensor_scale(judge: Judge) -> None:
     """g computed from the tensor: every binade as its amax; tensors with NaN, Inf, only zeros, nothing finite."""
     magnitudes = cases.binade_patterns()
-    if judge.settings.interpreted:  # a tensor each: what counts there is the number of calls
-        magnitudes = magnitudes[:: len(magnitudes) // (40 if judge.settings.at_least("full") else 8)]
+    calls = {"quick": 8, "full": 40, "exhaustive": 400}[judge.settings.level]  # a tensor each: calls are what it costs
+    magnitudes = magnitudes[:: max(1, len(magnitudes) // calls)]
     ordinary = np.linspace(-1, 1, 2 * judge.scheme.block, dtype=np.float32).reshape(2, -1)
     for pattern in magnitudes:
         amax = cases.floats([pattern])[0]
