@@ -38,8 +38,8 @@ def records(folder: Path) -> list[Record]:
 def implementation(tmp_path: Path, body: str) -> str:
     """A file with an implementation in it, as ``--impl`` takes it."""
     path = tmp_path / "mine.py"
-    head = "from lowbit.implementation import Implementation, Unsupported\nfrom lowbit.adapters.reference import quantize\n"
-    path.write_text(head + body)
+    head = "from lowbit.implementation import Implementation, Unsupported\n"
+    path.write_text(f"{head}from lowbit.adapters.reference import quantize\n{body}")
     return f"{path}:IMPLEMENTATION"
 
 

@@ -75,6 +75,22 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return doctor.exit_code(findings)
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    import importlib
+
+    from lowbit import implementation
+    from lowbit.errors import UnknownImplementation
+
+    # The kernels' own command, found where their implementation is announced; nothing here imports it by name.
+    package = implementation.available().get(implementation.DEFAULT, implementation.DEFAULT).partition(".")[0]
+    try:
+        bench = importlib.import_module(f"{package}.bench")
+    except ImportError as error:
+        raise UnknownImplementation(f"bench: {implementation.DEFAULT} cannot be loaded: {error}") from error
+    code: int = bench.main([text.strip() for text in arguments.words])
+    return code
+
+
 def _report_build(arguments: argparse.Namespace) -> int:
     from lowbit import report
 
@@ -180,6 +196,16 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("doctor", help="what is installed and working here; exit code 1 if something is not")
     verb.set_defaults(run=_doctor)
+
+    # The bench parses its own options, --help too: with this prefix none of them is an option here.
+    verb = verbs.add_parser(
+        "bench",
+        help="how fast our kernels are on this GPU; --help lists its options",
+        prefix_chars="\0",
+        add_help=False,
+    )
+    verb.add_argument("words", nargs="*")
+    verb.set_defaults(run=_bench)
 
     verb = verbs.add_parser("report", help="the report of a run")
     actions = verb.add_subparsers(required=True, metavar="ACTION")

@@ -256,10 +256,15 @@ def join_codes(packed, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def widen(x):
-    """x: any shape, float32, bfloat16 or float16. -> float32, exact, subnormals included."""
+    """x: any shape, float32, bfloat16 or float16. -> float32, exact, subnormals and the sign of NaN included."""
     if x.dtype == tl.bfloat16:
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    return x.to(tl.float32)
+    elif x.dtype == tl.float16:
+        # a GPU's cast makes every NaN the positive one, so the sign is put back
+        sign = x.to(tl.int16, bitcast=True).to(tl.int32) & ~MAGNITUDE_BITS
+        return (x.to(tl.float32).to(tl.int32, bitcast=True) & MAGNITUDE_BITS | sign).to(tl.float32, bitcast=True)
+    else:
+        return x
 
 
 @triton.jit

@@ -31,6 +31,7 @@ from lowbit_kernels._codec import (
     TIES_TO_EVEN,
     encode_e2m1,
     encode_e3m0,
+    widen,
 )
 from lowbit_kernels._e4m3 import nearest_e2m1
 
@@ -93,8 +94,8 @@ def signed(words, PAIRS: tl.constexpr):
     elif PAIRS == _BFLOAT16:
         return words << 16, words & -0x10000
     else:
-        low = words.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        high = (words >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        low = widen(words.to(tl.int16).to(tl.float16, bitcast=True))
+        high = widen((words >> 16).to(tl.int16).to(tl.float16, bitcast=True))
         return low.to(tl.int32, bitcast=True), high.to(tl.int32, bitcast=True)
 
 

@@ -39,6 +39,9 @@ DTYPES: dict[torch.dtype, FloatFormat] = {
     torch.float16: BINARY16,
 }
 
+Options = dict[str, Any]
+"""Keyword arguments of an operation, as implementation and references take them."""
+
 EXACT_LIMIT = 1 << 10
 """Elements of one check on which the scalar reference votes too, where the check asks for it."""
 
@@ -132,9 +135,9 @@ class Judge:
         """Binary16 or bfloat16 patterns as a tensor of that dtype on the device."""
         return torch.from_numpy(pattern16.view(np.int16).copy()).view(dtype).to(self.settings.device)
 
-    def random_options(self, shape: tuple[int, ...], *, salt: int = 0) -> dict[str, torch.Tensor]:
+    def random_options(self, shape: tuple[int, ...], *, salt: int = 0) -> Options:
         """The random bits that a stochastic scheme needs for an input of that shape; empty for the others."""
-        options: dict[str, torch.Tensor] = {}
+        options: Options = {}
         seed = self.settings.seed + salt
         large = math.prod(shape) > BITS_LIMIT  # too many for the host: drawn on the device
         if self.scheme.rounding is Rounding.STOCHASTIC:
@@ -177,7 +180,7 @@ class Judge:
         result = self.implementation.call("quantize", x, self.scheme, **options)
         if kept is not None and not same_bits(kept, x):
             self.fault("changed_input", "x", "quantize changed its input")
-        swizzle = options.pop("swizzle", False)
+        swizzle = bool(options.pop("swizzle", False))
         options.pop("out", None)
         if expected is None:
             expected = self.expected(x, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -154,7 +154,7 @@ class SuiteRun:
                     self.not_run.setdefault((declared["name"], implementation.name), reason)
         metafunc.parametrize("subject", subjects, ids=ids)
 
-    def _reason_not_to_run(self, declared: dict[str, Any], scheme: schemes.Scheme) -> str | None:
+    def _reason_not_to_run(self, declared: Mapping[str, Any], scheme: schemes.Scheme) -> str | None:
         """None to run the check; "" where it means nothing; else why this run leaves it out."""
         if not declared["where"](scheme) or declared["checkpoint"] != bool(self.settings.weights):
             return ""

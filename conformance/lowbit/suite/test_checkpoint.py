@@ -16,7 +16,7 @@ from lowbit.figures import Figures
 from lowbit.references import tensors
 from lowbit.rules import PartialBlock
 from lowbit.suite.checks import check
-from lowbit.suite.judge import Judge, TensorOutcome
+from lowbit.suite.judge import Judge, Options, TensorOutcome
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -48,7 +48,7 @@ def judge_tensor(judge: Judge, entry: Entry, figures: Figures) -> str | None:
     path = judge.settings.weights
     assert path is not None
     size = checkpoint.CHUNK if judge.settings.interpreted else GPU_CHUNK
-    options: dict[str, torch.Tensor] | None = None
+    options: Options | None = None
     for index, chunk in enumerate(checkpoint.chunks(path, entry, elements=size)):
         if options is None:
             options = {}

@@ -10,18 +10,17 @@ from lowbit.formats import BFLOAT16, BINARY16, E4M3
 from lowbit.rules import Rounding
 from lowbit.schemes import Scheme
 from lowbit.suite.checks import check, full_for_canonical
-from lowbit.suite.judge import Judge
+from lowbit.suite.judge import Judge, Options
 
 CHUNK = 1 << 27
 """Elements a step over 2**32: 512 MiB of float32."""
 
 
-def pin_options(pin: cases.Pin) -> dict[str, float]:
-    return {} if pin.tensor_scale is None else {"tensor_scale": pin.tensor_scale}
-
-
-def given(judge: Judge, pin: cases.Pin) -> dict[str, torch.Tensor]:
-    return {name: judge.tensor(np.array([value], dtype=np.float32)) for name, value in pin_options(pin).items()}
+def given(judge: Judge, pin: cases.Pin) -> Options:
+    """The tensor scale that goes with a pin, where there is one."""
+    if pin.tensor_scale is None:
+        return {}
+    return {"tensor_scale": judge.tensor(np.array([pin.tensor_scale], dtype=np.float32))}
 
 
 @check("encode", exact=True)
@@ -162,7 +161,7 @@ def test_scalar_all_patterns(judge: Judge) -> None:
     judge.assurance = f"exhaustive({judge.compared})"
 
 
-def scalar_options(judge: Judge, x: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+def scalar_options(judge: Judge, x: torch.Tensor) -> list[Options]:
     """No options, or for stochastic rounding every one of the 256 random bytes for all of x."""
     if judge.scheme.rounding is not Rounding.STOCHASTIC:
         return [{}]

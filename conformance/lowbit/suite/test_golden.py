@@ -102,11 +102,11 @@ def test_scale(judge: Judge) -> None:
                 scales_of(judge, amax, table[torch.searchsorted(firsts, amax, right=True) - 1], **given)
     for group in of_scheme(judge, "exponents"):
         found = [case for case in group.cases if isinstance(case, vectors.Exponent)]
-        amax = np.array([case.x for case in found for _ in range(2)], dtype=np.int64)
+        largest = np.array([case.x for case in found for _ in range(2)], dtype=np.int64)
         bits = np.array([r for case in found for r in (case.first, case.last)], dtype=np.int32)
         with judge.part(f"{group.file}, {group.name}"):
             expected = judge.tensor(np.array([case.code for case in found for _ in range(2)], dtype=np.uint8))
-            scales_of(judge, judge.tensor(amax), expected, scale_random_bits=judge.tensor(bits[:, None]))
+            scales_of(judge, judge.tensor(largest), expected, scale_random_bits=judge.tensor(bits[:, None]))
     judge.assurance = f"golden({judge.compared})"
 
 

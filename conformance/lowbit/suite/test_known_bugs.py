@@ -11,7 +11,7 @@ from lowbit.rules import Rounding, ScaleRule
 from lowbit.schemes import Encoded
 from lowbit.suite.answers import as_stored, decodes_to, states, states_codes
 from lowbit.suite.checks import check
-from lowbit.suite.judge import Judge
+from lowbit.suite.judge import Judge, Options
 
 
 @check("known bugs", exact=True, where=lambda s: bool(of_scheme(s)))
@@ -19,7 +19,7 @@ def test_known_bugs(judge: Judge) -> None:
     """Codes and scale of each case, first against the references, then against the values written by hand."""
     for case in of_scheme(judge.scheme):
         x = judge.tensor(case.rows())
-        options = {}
+        options: Options = {}
         if case.tensor_scale is not None:
             options["tensor_scale"] = judge.tensor(np.array([case.tensor_scale], dtype=np.float32))
         with judge.part(case.name):
@@ -52,7 +52,7 @@ def test_stochastic_means(judge: Judge) -> None:
     values = np.zeros((256, judge.scheme.block), dtype=np.float32)
     amax = 6.0 if judge.scheme.scale_rule is not ScaleRule.CEIL else 4.0
     values[:, :5] = amax, 1.0, 2.0, 4.0, 0.1
-    options = {
+    options: Options = {
         "random_bits": judge.tensor(np.repeat(np.arange(256, dtype=np.uint8)[:, None], judge.scheme.block, axis=1))
     }
     if judge.scheme.tensor_scale.value != "none":

@@ -11,7 +11,7 @@ from lowbit import cases, packing
 from lowbit.errors import Unsupported
 from lowbit.schemes import Quantized
 from lowbit.suite.checks import check, quick_for_representatives
-from lowbit.suite.judge import Judge, as_bytes
+from lowbit.suite.judge import Judge, Options, as_bytes
 from lowbit.suite.poison import poisoned
 
 GUARD = 4096
@@ -31,7 +31,7 @@ def test_every_byte_is_written(judge: Judge, swizzle: bool) -> None:
     x = blocks(judge)
     for fill in (0xFF, 0xA5, 0x00):
         with judge.part(f"fill {fill:#04x}"), poisoned(fill):
-            judge.quantize(x, **({"swizzle": True} if swizzle else {}))
+            judge.quantize(x, swizzle=swizzle or None)
     judge.assurance = "fills(3)"
 
 
@@ -45,7 +45,8 @@ def test_nothing_is_written_outside(judge: Judge) -> None:
     expected = judge.expected(x, **options)
     want = packing.pack(expected, judge.scheme)
     for fill in (0xFF, 0xA5):
-        arenas, views = [], []
+        arenas: list[torch.Tensor] = []
+        views: list[torch.Tensor | None] = []
         for part in want[:2]:
             if part is None:
                 views.append(None)
@@ -105,7 +106,9 @@ def test_every_random_byte(judge: Judge) -> None:
     row = torch.tensor([*values.tolist(), *between], dtype=torch.float32)
     pin = cases.pins(judge.scheme)[0]
     x = judge.tensor(cases.pinned_blocks(row.numpy(), judge.scheme, pin))
-    given = {} if pin.tensor_scale is None else {"tensor_scale": judge.tensor(torch.tensor([pin.tensor_scale]))}
+    given: Options = (
+        {} if pin.tensor_scale is None else {"tensor_scale": judge.tensor(torch.tensor([pin.tensor_scale]))}
+    )
     every = x.repeat(256, 1)
     options = judge.random_options(tuple(every.shape))
     if "random_bits" in options:

@@ -10,13 +10,13 @@ import torch
 from lowbit import cases
 from lowbit.cases import GIVEN
 from lowbit.suite.checks import check, quick_for_representatives
-from lowbit.suite.judge import Judge
+from lowbit.suite.judge import Judge, Options
 
 CHUNK = 1 << 29
 """Elements a step: 2 GiB of float32."""
 
 
-def given_scales(judge: Judge) -> list[dict[str, torch.Tensor]]:
+def given_scales(judge: Judge) -> list[Options]:
     """Tensor scales to give: ordinary, with many mantissa bits, tiny and huge; one empty choice without them."""
     if judge.scheme.tensor_scale not in GIVEN:
         return [{}]
