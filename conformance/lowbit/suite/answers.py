@@ -13,7 +13,8 @@ from lowbit.implementation import Quantized
 from lowbit.known_bugs import KnownBug
 from lowbit.rules import Rounding
 from lowbit.schemes import Encoded
-from lowbit.suite.judge import DTYPES, Judge, as_bytes
+from lowbit.suite.convert import as_bytes
+from lowbit.suite.judge import DTYPES, Judge
 
 
 def given(judge: Judge, value: Any) -> Any:

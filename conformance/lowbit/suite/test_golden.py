@@ -13,7 +13,8 @@ from lowbit.rules import Rounding, ScaleLayout
 from lowbit.schemes import Encoded, Scheme
 from lowbit.suite.answers import decodes_to_patterns, elements_are, encodes_to, given, quantize_golden, scales_of
 from lowbit.suite.checks import check, quick_for_representatives, quick_for_representatives_full_for_all
-from lowbit.suite.judge import DTYPES, Judge, padding_mask
+from lowbit.suite.convert import padding_mask
+from lowbit.suite.judge import DTYPES, Judge
 from lowbit.suite.test_encode import scalar_stage
 from lowbit.vectors import Group
 

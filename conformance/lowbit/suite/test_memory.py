@@ -11,7 +11,8 @@ from lowbit import cases, packing
 from lowbit.errors import Unsupported
 from lowbit.schemes import Quantized
 from lowbit.suite.checks import check, quick_for_representatives
-from lowbit.suite.judge import Judge, Options, as_bytes
+from lowbit.suite.convert import as_bytes
+from lowbit.suite.judge import Judge, Options
 from lowbit.suite.poison import poisoned
 
 GUARD = 4096

@@ -10,7 +10,8 @@ from lowbit.errors import Unsupported
 from lowbit.rules import ScaleLayout
 from lowbit.schemes import Scheme
 from lowbit.suite.checks import check, quick_for_representatives
-from lowbit.suite.judge import Judge, padding_mask
+from lowbit.suite.convert import padding_mask
+from lowbit.suite.judge import Judge
 
 
 def separate(scheme: Scheme) -> bool:
