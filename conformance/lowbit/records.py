@@ -56,7 +56,7 @@ class Record:
     Attributes:
       run: the run's id. implementation, version: what was judged. scheme, check: by name.
       device: the line that says on what. level: quick, full or exhaustive.
-      assurance: ``proved``, ``exhaustive(N)``, ``golden(N)``, ``property(n, seed)`` or ``sampled(n, seed)``.
+      assurance: ``proved``, ``exhaustive(N)``, ``breakpoints(N)``, ``golden(N)``, ``property(n, seed)`` or ``sampled(n, seed)``.
       status: one of `STATUSES`.
       compared, mismatched, kinds, samples, message: as `Comparison` has them; samples become dicts.
       diagnosis: a sentence that says which rule was broken, or "".

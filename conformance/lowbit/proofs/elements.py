@@ -16,6 +16,9 @@ ELEMENTS = (E2M1, E3M0)
 FAST_PAIRS = (Rounding.TIES_TO_EVEN, Rounding.TIES_AWAY)
 """The roundings that two neighbours of E2M1 have a shorter way for."""
 
+LARGEST_BYTE = 253
+"""Of the scale of a finite block, as the lemmas about scales say."""
+
 WORDS = ("float32", "bfloat16", "float16")
 
 
@@ -44,7 +47,7 @@ def scale_factor(code: Kernels) -> tuple[Value, Term, Term]:
     import z3
 
     byte = variable("byte", INT32)
-    return code.codec.inverse_power_of_two(byte), reals.byte_exponent(byte.bits), z3.ULE(byte.bits, 254)
+    return code.codec.inverse_power_of_two(byte), reals.byte_exponent(byte.bits), z3.ULE(byte.bits, LARGEST_BYTE)
 
 
 def _numbers(code: Kernels, rounding: Rounding, nan: NanCode) -> tuple[int, int]:
@@ -99,7 +102,7 @@ def _scaled(element: FloatFormat, rounding: Rounding, *, narrow: bool) -> Lemma:
     return Lemma(
         name=f"scaled{'_narrow' if narrow else ''}/{element.name}/{rounding.value}",
         statement=f"RN32(x * 2**-E), encoded with x's own sign, has the code of the real number x * 2**-E for every "
-        f"{which} and every scale byte 0..254, {rounding}: no lost bit decides.",
+        f"{which} and every scale byte 0..253, {rounding}: no lost bit decides.",
         about=f"_codec.inverse_power_of_two, _codec.encode_{element.name}",
         claims=claims,
     )

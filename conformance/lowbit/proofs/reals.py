@@ -66,7 +66,7 @@ def of_magnitude(bits: Term) -> Real:
     return Real(z3.If(exponent == 0, tiny.exponent, exponent - 127), z3.If(exponent == 0, tiny.significand, normal))
 
 
-def constant(value: Fraction, exponent: Term = 0) -> Real:
+def constant(value: Fraction, exponent: Term) -> Real:
     """A constant above 0 of at most 24 significant bits, times 2**exponent."""
     import z3
 
@@ -102,7 +102,12 @@ def byte_exponent(byte: Term) -> Term:
 
 
 def element_code(
-    magnitude: Real, negative: Term, element: FloatFormat, rounding: Rounding, exponent: Term = 0, random: Term = None
+    magnitude: Real,
+    negative: Term,
+    element: FloatFormat,
+    rounding: Rounding,
+    exponent: Term = None,
+    random: Term = None,
 ) -> Term:
     """The code of a number in a format without Inf and NaN, saturating, sign in the top bit (SPEC.md 2).
 
@@ -117,6 +122,7 @@ def element_code(
     """
     import z3
 
+    exponent = z3.BitVecVal(0, EXPONENT_BITS) if exponent is None else exponent
     code = z3.If(negative, z3.BitVecVal(element.sign_mask, 32), z3.BitVecVal(0, 32))
     values = element.magnitudes
     for above in range(1, len(values)):

@@ -37,7 +37,14 @@ TENSOR_COLUMNS = {
 """Figures of a checkpoint's tensor that come first, with their headings; others follow under their own names."""
 
 _ABOUT = ("run", "lowbit", "level", "seed", "started", "finished", "exit_status")
-_SHORT = {"exhaustive": "exh", "property": "prop", "sampled": "smp", "golden": "gold", "proved": "proof"}
+_SHORT = {
+    "exhaustive": "exh",
+    "breakpoints": "brk",
+    "property": "prop",
+    "sampled": "smp",
+    "golden": "gold",
+    "proved": "proof",
+}
 
 
 def render(about: Mapping[str, Any], records: Sequence[Record], problems: Sequence[str] = ()) -> str:

@@ -40,7 +40,7 @@ def test_checkpoint(judge: Judge, progress: Progress) -> None:
         outcome.seconds = time.perf_counter() - started
         judge.tensors.append(outcome)
         progress.advance(task, entry.elements)
-    judge.assurance = f"checkpoint({len(entries)} tensors, {total} elements)"
+    judge.assurance = f"exhaustive({total}), every weight of {len(entries)} tensors"
 
 
 def judge_tensor(judge: Judge, entry: Entry, figures: Figures) -> str | None:

@@ -37,7 +37,7 @@ def test_boundaries(judge: Judge) -> None:
         rows += [once, *(np.roll(once, shift, axis=1) for shift in (1, 5, judge.scheme.block // 2))]
     x = np.concatenate(rows)
     judge.quantize(judge.tensor(x), **given(judge, pin))
-    judge.assurance = f"boundaries({x.size})"
+    judge.assurance = f"breakpoints({x.size})"
 
 
 @check("encode special", exact=True)
@@ -51,7 +51,7 @@ def test_special_values(judge: Judge) -> None:
             judge.quantize(judge.tensor(row[None]))
     else:
         judge.quantize(judge.tensor(cases.special_blocks(judge.scheme)))
-    judge.assurance = f"specials({judge.compared})"
+    judge.assurance = f"breakpoints({judge.compared}), special values in every lane"
 
 
 @check("encode 16-bit", level=full_for_canonical)
@@ -140,7 +140,7 @@ def test_scalar_boundaries(judge: Judge) -> None:
     x = judge.tensor(cases.floats(cases.boundary_patterns(judge.scheme.element)))
     for options in scalar_options(judge, x):
         judge.encode(x, judge.scheme.element, judge.scheme.rounding, **options)
-    judge.assurance = f"boundaries({judge.compared})"
+    judge.assurance = f"breakpoints({judge.compared})"
 
 
 @check(

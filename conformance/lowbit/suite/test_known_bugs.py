@@ -63,4 +63,4 @@ def test_stochastic_means(judge: Judge) -> None:
         states_codes(judge, codes[:, lane], np.full(256, code, dtype=np.uint8), f"{values[0, lane]:g} moves")
     ups = np.array([int((codes[:, 4] == 1).sum())], dtype=np.uint8)
     states_codes(judge, ups, np.array([51], dtype=np.uint8), "how often 0.1 goes up")
-    judge.assurance = "exhaustive(256 random bytes)"
+    judge.assurance = "golden(4), all 256 random bytes"

@@ -33,7 +33,7 @@ def test_every_byte_is_written(judge: Judge, swizzle: bool) -> None:
     for fill in (0xFF, 0xA5, 0x00):
         with judge.part(f"fill {fill:#04x}"), poisoned(fill):
             judge.quantize(x, swizzle=swizzle or None)
-    judge.assurance = "fills(3)"
+    judge.assurance = f"property(3, {judge.settings.seed}), fills of memory"
 
 
 @check("guard bands", level=quick_for_representatives)
@@ -65,7 +65,7 @@ def test_nothing_is_written_outside(judge: Judge) -> None:
         for name, view, got in zip(("packed", "scales"), views, result[:2], strict=True):
             if view is not None and as_bytes(got).data_ptr() != view.data_ptr():
                 judge.fault("guard", name, f"{name} was not written to the buffer given as out")
-    judge.assurance = f"guards(2 × {GUARD} bytes)"
+    judge.assurance = f"property(2, {judge.settings.seed}), {GUARD} bytes on either side"
 
 
 @check("determinism", level=quick_for_representatives)
@@ -74,12 +74,13 @@ def test_twice_in_a_row(judge: Judge) -> None:
     x = blocks(judge)
     options = judge.random_options(tuple(x.shape))
     first = judge.quantize(x, **options)
-    for _ in range(64 if judge.settings.at_least("full") and not judge.settings.interpreted else 2):
+    calls = 2 if judge.settings.interpreted else 64
+    for _ in range(calls):
         again = judge.implementation.call("quantize", x, judge.scheme, **options)
         for name, got, right in zip(("packed", "scales"), again[:2], first[:2], strict=True):
             if right is not None:
                 judge.same_bytes(got, right, tensor=name, kind="nondeterministic")
-    judge.assurance = "repeats"
+    judge.assurance = f"property({calls}, {judge.settings.seed}), repeated calls"
 
 
 @check(
@@ -94,7 +95,7 @@ def test_rows_inside_a_larger_tensor(judge: Judge) -> None:
     for name, got, right in zip(("packed", "scales"), inside[:2], alone[:2], strict=True):
         if right is not None:
             judge.same_bytes(as_bytes(got)[150:155], as_bytes(right), tensor=name, kind="nondeterministic")
-    judge.assurance = "placements(2)"
+    judge.assurance = f"property(2, {judge.settings.seed}), placements"
 
 
 @check("random bits", where=lambda s: s.stochastic)
@@ -120,4 +121,4 @@ def test_every_random_byte(judge: Judge) -> None:
     for seed in (0, 1, judge.settings.seed, 2**32 + 5, 2**63 + 11):
         with judge.part(f"seed {seed}"):
             judge.quantize(odd, seed=seed)
-    judge.assurance = f"exhaustive(256 random bytes × {x.numel()}), seeds(5)"
+    judge.assurance = f"exhaustive(256 random bytes × {x.numel()}), five seeds"

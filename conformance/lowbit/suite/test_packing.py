@@ -32,7 +32,7 @@ def test_every_pair_of_codes(judge: Judge) -> None:
     x = filled.reshape(blocks // 2, 2 * block)
     x = np.concatenate([x, x * np.float32(4), x[:, ::-1] / np.float32(8)])
     judge.quantize(judge.tensor(x))
-    judge.assurance = "exhaustive(256 pairs)"
+    judge.assurance = "exhaustive(256), pairs of codes"
 
 
 @check("swizzle", where=separate, level=quick_for_representatives)
@@ -43,7 +43,7 @@ def test_swizzled_scales(judge: Judge) -> None:
         x = judge.tensor(cases.random_blocks(rows, columns * judge.scheme.block, judge.settings.seed, binades=6))
         with judge.part(f"{rows} × {columns}"):
             judge.quantize(x, swizzle=True)
-    judge.assurance = f"shapes({len(shapes)})"
+    judge.assurance = f"property({len(shapes)}, {judge.settings.seed}), shapes"
 
 
 @check("swizzle layout", where=lambda s: s.canonical and separate(s))
@@ -66,7 +66,7 @@ def test_swizzle_of_indices(judge: Judge) -> None:
                 poisoned[padding_mask(expected.numel(), scales.shape, scales.device)] = 0x7F
                 if judge.implementation.unswizzle is not None:
                     judge.same_bytes(judge.implementation.unswizzle(poisoned, rows, columns), scales, tensor="scales")
-    judge.assurance = f"shapes({len(cases.SWIZZLE_SHAPES)}), index-coded"
+    judge.assurance = f"exhaustive({judge.compared}), index-coded, of {len(cases.SWIZZLE_SHAPES)} shapes"
 
 
 @check("round trip", level=quick_for_representatives)

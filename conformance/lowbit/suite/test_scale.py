@@ -31,7 +31,7 @@ def test_every_binade(judge: Judge) -> None:
     x = judge.tensor(cases.amax_blocks(magnitudes, judge.scheme))
     for options in given_scales(judge)[: None if judge.settings.at_least("full") else 2]:
         judge.quantize(x, **options)
-    judge.assurance = f"boundaries({len(magnitudes)} amax)"
+    judge.assurance = f"breakpoints({len(magnitudes)}), amax"
 
 
 @check("scale E4M3 ties", exact=True, level=quick_for_representatives, where=lambda s: s.family == "nvfp4")
@@ -44,7 +44,7 @@ def test_every_tie_of_the_scale(judge: Judge) -> None:
     x = judge.tensor(cases.amax_blocks(near.astype(np.uint32), judge.scheme))
     for options in given_scales(judge):
         judge.quantize(x, **options)
-    judge.assurance = f"boundaries({len(near)} amax)"
+    judge.assurance = f"breakpoints({len(near)}), amax"
 
 
 @check("tensor scale", exact=True, level=quick_for_representatives, where=lambda s: s.tensor_scale in GIVEN)
@@ -64,7 +64,7 @@ def test_tensor_scale(judge: Judge) -> None:
         x[1, 3] = fill
         judge.quantize(judge.tensor(x))
         judge.quantize(judge.tensor(np.full_like(x, fill)))
-    judge.assurance = f"boundaries({len(magnitudes)} tensors)"
+    judge.assurance = f"breakpoints({len(magnitudes)}), amax of a tensor"
 
 
 @check("scale 2^31", level="exhaustive", needs_gpu=True)
@@ -78,4 +78,4 @@ def test_every_amax(judge: Judge) -> None:
         x = torch.zeros((count, judge.scheme.block), dtype=torch.int32, device=judge.settings.device)
         x[:, 0] = torch.arange(start, start + count, dtype=torch.int32, device=judge.settings.device)
         judge.quantize_sparse(x.view(torch.float32), **first)
-    judge.assurance = f"exhaustive({stop} amax)"
+    judge.assurance = f"exhaustive({stop}), amax"

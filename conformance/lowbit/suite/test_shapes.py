@@ -20,7 +20,7 @@ def test_shapes(judge: Judge) -> None:
     for dtype in dtypes(judge):
         with judge.part(DTYPES[dtype].name):
             judge_shapes(judge, dtype)
-    judge.assurance = f"shapes({len(cases.SHAPES) + 1})"
+    judge.assurance = f"property({len(cases.SHAPES) + 1}, {judge.settings.seed}), shapes"
 
 
 def dtypes(judge: Judge) -> tuple[torch.dtype, ...]:
@@ -79,7 +79,7 @@ def test_strides(judge: Judge) -> None:
                     judge.quantize(view)
                 except (ValueError, TypeError) as error:
                     judge.notes.append(f"refused {name}: {error}")
-    judge.assurance = "views(9)"
+    judge.assurance = f"property(9, {judge.settings.seed}), views"
 
 
 @check("refusals", level=quick_for_representatives, where=lambda s: s.partial_block is PartialBlock.REFUSE)
@@ -89,7 +89,7 @@ def test_partial_block_is_refused(judge: Judge) -> None:
         x = judge.tensor(np.ones((2, width), dtype=np.float32))
         options = judge.random_options(tuple(x.shape))
         judge.refuses(partial(judge.implementation.call, "quantize", x, judge.scheme, **options), f"K = {width}")
-    judge.assurance = "cases(3)"
+    judge.assurance = "property(3, 0), widths"
 
 
 @check("large", level="exhaustive", where=lambda s: s.canonical, needs_gpu=True)
@@ -105,4 +105,4 @@ def test_beyond_int32(judge: Judge) -> None:
             judge.quantize(x)
         del x
         torch.cuda.empty_cache()
-    judge.assurance = "shapes(2), over 2^31 elements"
+    judge.assurance = f"sampled({judge.compared}, {judge.settings.seed}), over 2^31 elements"
