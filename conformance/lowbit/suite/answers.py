@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from lowbit.schemes import Encoded
 from lowbit.suite.convert import as_bytes
 from lowbit.suite.judge import DTYPES, Judge
 
+CASES_NAMED = 4
+"""Cases named in a message."""
+
 
 def given(judge: Judge, value: Any) -> Any:
     """An array of a file as a tensor on the device; a scalar as a tensor of one element; anything else as it is."""
@@ -28,19 +32,35 @@ def quantize_golden(judge: Judge, x: torch.Tensor, expected: Encoded, names: tup
     """Judges `quantize` on rows whose answers stand in a file; a mismatch names the cases."""
     result = judge.implementation.call("quantize", x, judge.scheme, **options)
     if not judge.compare_quantized(x, result, expected, **options):
-        rows = dict.fromkeys(sample.coordinates[0] for sample in judge.comparisons[-1].samples)
-        judge.notes.append(f"cases: {', '.join(names[row] for row in list(rows)[:4] if row < len(names))}")
+        note_cases(judge, names)
 
 
-def decodes_to_patterns(judge: Judge, quantized: Quantized, dtype: torch.dtype, patterns: np.ndarray) -> None:
-    """Judges `dequantize` against bit patterns of that dtype."""
+def note_cases(judge: Judge, names: Sequence[str]) -> None:
+    """Names the cases of the rows in which the last comparison found mismatches."""
+    last = judge.comparisons[-1]
+    places = (s.coordinates[0] if s.coordinates else 0 for s in last.samples)  # a tensor scale has no coordinates
+    rows = dict.fromkeys(place for place in places if place < len(names))
+    if rows:
+        cut = " …" if len(rows) > CASES_NAMED else ""
+        found = ", ".join(names[row] for row in list(rows)[:CASES_NAMED])
+        judge.notes.append(f"cases of {', '.join(judge.parts)}: {found}{cut}")
+
+
+def decodes_to_patterns(
+    judge: Judge, quantized: Quantized, dtype: torch.dtype, patterns: np.ndarray, names: Sequence[str]
+) -> None:
+    """Judges `dequantize` against bit patterns of that dtype; a mismatch names the cases, one a row."""
     actual = judge.implementation.call("dequantize", quantized, judge.scheme, dtype)
     width = np.dtype(f"u{dtype.itemsize}")
     expected = judge.tensor(patterns.astype(width).view(f"i{dtype.itemsize}")).view(dtype)
-    judge.add(compare_values(actual, expected, tensor=DTYPES[dtype].name, max_samples=judge.settings.max_mismatches))
+    limit = judge.settings.max_mismatches
+    if not judge.add(compare_values(actual, expected, tensor=DTYPES[dtype].name, max_samples=limit)):
+        note_cases(judge, names)
 
 
-def scales_of(judge: Judge, amax: torch.Tensor, expected: torch.Tensor, **options: Any) -> None:
+def scales_of(
+    judge: Judge, amax: torch.Tensor, expected: torch.Tensor, names: Sequence[str] = (), **options: Any
+) -> None:
     """Judges the scale codes of blocks whose only nonzero element is amax: (N,) int64 patterns, (N,) uint8."""
     x = torch.zeros((len(amax), judge.scheme.block), dtype=torch.int32, device=amax.device)
     x[:, 0] = amax.to(torch.int32)
@@ -49,7 +69,8 @@ def scales_of(judge: Judge, amax: torch.Tensor, expected: torch.Tensor, **option
     result = judge.implementation.call("quantize", x.view(torch.float32), judge.scheme, **options)
     scales = packing.unpack(as_stored(result), judge.scheme).scales
     limit = judge.settings.max_mismatches
-    judge.add(compare_bytes(scales, expected[:, None], tensor="scales", max_samples=limit))
+    if not judge.add(compare_bytes(scales, expected[:, None], tensor="scales", max_samples=limit)):
+        note_cases(judge, names)
 
 
 def elements_are(

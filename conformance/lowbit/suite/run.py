@@ -250,8 +250,8 @@ class SuiteRun:
         target = self.targets[self.implementations.index(judge.implementation)]
         words = ["pytest", item.nodeid, "--impl", target, "--scheme", judge.scheme.name]
         words += ["--device", self.device, "--level", self.settings.level, "--seed", str(self.settings.seed)]
-        if self.settings.weights:
-            words += ["--weights", self.settings.weights]
+        for option, value in (("--weights", self.settings.weights), ("--vectors", self.settings.vectors)):
+            words += [option, value] if value else []
         return shlex.join(words)
 
     # -- telling

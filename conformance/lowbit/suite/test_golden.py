@@ -14,7 +14,7 @@ from lowbit.schemes import Encoded, Scheme
 from lowbit.suite.answers import decodes_to_patterns, elements_are, encodes_to, given, quantize_golden, scales_of
 from lowbit.suite.checks import check, quick_for_representatives, quick_for_representatives_full_for_all
 from lowbit.suite.convert import padding_mask
-from lowbit.suite.judge import DTYPES, Judge
+from lowbit.suite.judge import DTYPES, Judge, Options
 from lowbit.suite.test_encode import scalar_stage
 from lowbit.vectors import Group
 
@@ -47,7 +47,19 @@ def test_blocks(judge: Judge) -> None:
             expected = Encoded(*(given(judge, part) for part in batch.expected))
             with judge.part(f"{group.file}, {group.name}"):
                 quantize_golden(judge, judge.tensor(batch.x), expected, batch.names, **options)
+        if group.form == "stream":
+            judge_streams(judge, group)
     judge.assurance = f"golden({judge.compared})"
+
+
+def judge_streams(judge: Judge, group: Group) -> None:
+    """The stored bytes themselves: where each code and each scale lies in the stream."""
+    for case in group.cases:
+        if isinstance(case, vectors.Block) and case.packed is not None:
+            options = {name: given(judge, value) for name, value in case.options.items()}
+            result = judge.implementation.call("quantize", judge.tensor(case.x), judge.scheme, **options)
+            with judge.part(f"{group.file}, {group.name}, {case.name}"):
+                judge.same_bytes(result[0], judge.tensor(case.packed), tensor="stream")
 
 
 @check("golden decode", level=quick_for_representatives, where=lambda s: s.family != "rtn_xxfp4")
@@ -57,19 +69,24 @@ def test_decode(judge: Judge) -> None:
     for group in of_scheme(judge, "scaled_codes", "decoded"):
         factor = None if group.tensor_scale is None else judge.tensor(cases.floats([group.tensor_scale]))
         for dtype, fmt in DTYPES.items():
-            codes, scales, patterns = decoded_rows(group, fmt.name, lanes)
+            names, codes, scales, patterns = decoded_rows(group, fmt.name, lanes)
             if not len(codes):
                 continue
             columns = len(lanes) // judge.scheme.block
             encoded = Encoded(judge.tensor(codes), judge.tensor(np.repeat(scales[:, None], columns, axis=1)), factor)
             with judge.part(f"{group.file}, {group.name}"):
-                decodes_to_patterns(judge, packing.pack(encoded, judge.scheme), dtype, patterns)
+                decodes_to_patterns(judge, packing.pack(encoded, judge.scheme), dtype, patterns, names)
     judge.assurance = f"golden({judge.compared})"
 
 
-def decoded_rows(group: Group, fmt: str, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Codes (N, lanes), scale codes (N,) and patterns (N, lanes) of a group's cases, one row a case."""
-    codes, scales, patterns = [], [], []
+def ends_of(rows: list[vectors.Row]) -> list[str]:
+    """The cases of the first and last amax of each row."""
+    return [row.name for row in rows for _ in range(2)]
+
+
+def decoded_rows(group: Group, fmt: str, lanes: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Names (N), codes (N, lanes), scale codes (N,) and patterns (N, lanes) of a group's cases, one row a case."""
+    names, codes, scales, patterns = [], [], [], []
     for case in group.cases:
         if isinstance(case, vectors.ScaledCodes):
             row, values = lanes, case.patterns(fmt)[lanes]
@@ -77,10 +94,11 @@ def decoded_rows(group: Group, fmt: str, lanes: np.ndarray) -> tuple[np.ndarray,
             row, values = np.full(len(lanes), case.code), np.full(len(lanes), case.binary32, dtype=np.uint32)
         else:
             continue
+        names.append(case.name)
         codes.append(row.astype(np.uint8))
         scales.append(case.scale)
         patterns.append(values)
-    return np.array(codes, dtype=np.uint8), np.array(scales, dtype=np.uint8), np.array(patterns)
+    return names, np.array(codes, dtype=np.uint8), np.array(scales, dtype=np.uint8), np.array(patterns)
 
 
 @check("golden scale", where=lambda s: s.exponent_range is not None or s.family == "nvfp4")
@@ -88,19 +106,21 @@ def test_scale(judge: Judge) -> None:
     """The first and the last amax of every scale code; on a GPU at level exhaustive every amax of the table."""
     whole = judge.settings.at_least("exhaustive") and judge.settings.device == "cuda"
     for group in of_scheme(judge, "rows"):
-        given = {} if group.tensor_scale is None else {"tensor_scale": judge.tensor(cases.floats([group.tensor_scale]))}
+        factor: Options = (
+            {} if group.tensor_scale is None else {"tensor_scale": judge.tensor(cases.floats([group.tensor_scale]))}
+        )
         with judge.part(f"{group.file}, {group.name}"):
             rows = [case for case in group.cases if isinstance(case, vectors.Row)]
             ends = np.array([[row.first, row.last] for row in rows], dtype=np.int64)
             codes = np.array([row.code for row in rows], dtype=np.uint8)
-            scales_of(judge, judge.tensor(ends.reshape(-1)), judge.tensor(np.repeat(codes, 2)), **given)
+            scales_of(judge, judge.tensor(ends.reshape(-1)), judge.tensor(np.repeat(codes, 2)), ends_of(rows), **factor)
             if not whole:
                 continue
             firsts, table = judge.tensor(ends[:, 0]), judge.tensor(codes)
             stop = int(ends[-1, 1]) + 1
             for start in range(int(ends[0, 0]), stop, CHUNK // 4):
                 amax = torch.arange(start, min(start + CHUNK // 4, stop), device=firsts.device)
-                scales_of(judge, amax, table[torch.searchsorted(firsts, amax, right=True) - 1], **given)
+                scales_of(judge, amax, table[torch.searchsorted(firsts, amax, right=True) - 1], **factor)
     for group in of_scheme(judge, "exponents"):
         found = [case for case in group.cases if isinstance(case, vectors.Exponent)]
         largest = np.array([case.x for case in found for _ in range(2)], dtype=np.int64)
