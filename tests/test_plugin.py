@@ -199,6 +199,66 @@ IMPLEMENTATION = Implementation(name="wide", version="1", quantize=wide)
     assert "int32" in record.message
 
 
+WRONG_THEN = """
+def late(x, scheme, **options):
+    result = quantize(x, scheme, **options)
+    if late.calls:
+        {then}
+    late.calls += 1
+    return result._replace(packed=result.packed ^ 1)
+late.calls = 0
+IMPLEMENTATION = Implementation(name="late", version="1", quantize=late)
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "status"),
+    [
+        ('raise Unsupported("the rest")', "mismatch"),
+        ('import pytest; pytest.skip("the rest")', "error"),
+        ('import pytest; pytest.xfail("the rest")', "error"),
+        ('import unittest; raise unittest.SkipTest("the rest")', "error"),
+    ],
+)
+def test_a_mismatch_is_not_undone_by_what_comes_after(tmp_path: Path, then: str, status: str) -> None:
+    """An implementation that is wrong once and then declines, or raises what pytest counts as no failure."""
+    target = implementation(tmp_path, WRONG_THEN.format(then=then))
+    done, (folder,) = suite(tmp_path, "--impl", target, *FAST, "-k", "test_every_byte_is_written and plain")
+    assert done.returncode == 1, done.stdout
+    (record,) = records(folder)
+    assert record.status == status
+    assert record.mismatched
+
+
+def test_a_changed_option_is_a_fault(tmp_path: Path) -> None:
+    """Not only x: a call that scales the given tensor scale in place is found out."""
+    body = """
+def doubles(x, scheme, **options):
+    result = quantize(x, scheme, **options)
+    if "tensor_scale" in options:
+        options["tensor_scale"].mul_(2)
+    return result
+IMPLEMENTATION = Implementation(name="doubles", version="1", quantize=doubles)
+"""
+    words = ("--scheme", "nvfp4", "--level", "quick", "--device", "cpu", "-k", "test_boundaries")
+    done, (folder,) = suite(tmp_path, "--impl", implementation(tmp_path, body), *words)
+    assert done.returncode == 1
+    (record,) = records(folder)
+    assert "changed_input" in record.kinds
+    assert "tensor_scale" in record.message
+
+
+def test_what_does_not_run_is_listed_with_workers_too(tmp_path: Path) -> None:
+    """Workers collect, the controller writes: both the checks left out and the ones deselected reach the end."""
+    done, (folder,) = suite(tmp_path, *FAST, *ONE_CHECK, "-n", "2")
+    assert done.returncode == 0, done.stdout
+    assert {record.check for record in read_records(folder) if record.status == "not_run"} >= {
+        "scale 2^31",
+        "encode 2^32",
+    }
+    assert "checks were deselected" in done.stdout
+
+
 def test_other_projects_keep_their_options(tmp_path: Path) -> None:
     """A test suite with a --device option of its own runs beside an installed lowbit."""
     (tmp_path / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--device')\n")

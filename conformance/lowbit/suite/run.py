@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+import unittest
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ class SuiteRun:
         self.worker = False
         self.about: dict[str, Any] = {}
         self.nothing = ""
+        self.deselected = 0
 
     # -- before collection
 
@@ -165,6 +167,17 @@ class SuiteRun:
             return "needs a GPU"
         return None
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.deselected += len(items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        """Takes over what only a worker knows: it collects, the controller does not."""
+        told = getattr(node, "workeroutput", {}).get("lowbit", {})
+        for check, implementation, reason in told.get("not_run", ()):
+            self.not_run.setdefault((check, implementation), reason)
+        self.deselected = max(self.deselected, told.get("deselected", 0))
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         empty = [i for i in items if isinstance(i, pytest.Function) and _is_empty(i)]
@@ -175,14 +188,20 @@ class SuiteRun:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         item.stash[STARTED] = time.perf_counter()
+        judge = item.stash.get(JUDGE, None)
+        if judge is None:
+            return (yield)
         try:
             result = yield
         except Unsupported as declined:
-            item.stash[JUDGE].not_run = declined.reason
-            pytest.skip(f"unsupported: {declined.reason}")
-        judge = item.stash.get(JUDGE, None)
-        if judge is None:
-            return result
+            if not judge.mismatched:  # a mismatch is not undone by declining the rest
+                judge.not_run = declined.reason
+                pytest.skip(f"unsupported: {declined.reason}")
+            judge.notes.append(f"declined the rest: {declined.reason}")
+            result = None
+        except (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest) as escape:
+            # no check skips itself: the implementation raised what pytest would not count as a failure
+            raise LowbitError(f"{type(escape).__name__} raised inside the check: {escape}") from escape
         if judge.mismatched:
             pytest.fail("\n".join(terminal.record_lines(self._record(item, judge, "mismatch"))), pytrace=False)
         if not judge.compared:
@@ -226,8 +245,8 @@ class SuiteRun:
             found = merge(judge.comparisons, max_samples=self.settings.max_mismatches)
         return Record(
             run=self.run.id,
-            implementation=judge.implementation.name,
-            version=judge.implementation.version,
+            implementation=judge.subject.name,
+            version=judge.subject.version,
             scheme=judge.scheme.name,
             check=judge.check,
             device=self.device_line(),
@@ -247,7 +266,7 @@ class SuiteRun:
 
     def _repeat(self, item: pytest.Item, judge: Judge) -> str:
         """The command that runs this node alone."""
-        target = self.targets[self.implementations.index(judge.implementation)]
+        target = self.targets[self.implementations.index(judge.subject)]
         words = ["pytest", item.nodeid, "--impl", target, "--scheme", judge.scheme.name]
         words += ["--device", self.device, "--level", self.settings.level, "--seed", str(self.settings.seed)]
         for option, value in (("--weights", self.settings.weights), ("--vectors", self.settings.vectors)):
@@ -258,6 +277,11 @@ class SuiteRun:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.worker:
+            session.config.workeroutput["lowbit"] = {  # type: ignore[attr-defined]
+                "not_run": [[*names, reason] for names, reason in self.not_run.items()],
+                "deselected": self.deselected,
+            }
         if self.worker or session.config.option.collectonly:
             return
         for (check, implementation), reason in sorted(self.not_run.items()):
@@ -265,8 +289,10 @@ class SuiteRun:
         records = read_records(self.run.folder)
         heard = {r.implementation for r in records if r.compared}
         silent = [i.name for i in self.implementations if i.name not in heard]
-        if silent and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        quiet = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if quiet and (silent or any(record.failed for record in records)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if silent and quiet:
             self.nothing = f"nothing was compared for {', '.join(silent)}: that is a failure, not a pass"
         self.run.finish(int(session.exitstatus))
         report.build(self.run.folder, html=not session.config.option.no_html)
@@ -293,6 +319,8 @@ class SuiteRun:
         records, about = read_records(self.run.folder), read_about(self.run.folder)
         for line in terminal.summary_lines(records, about, width=max(width, 80)):
             terminalreporter.write_line(line)
+        if self.deselected:
+            terminalreporter.write_line(f"lowbit: REDUCED RUN: {self.deselected} checks were deselected", yellow=True)
         if self.nothing:
             terminalreporter.write_line(f"lowbit: {self.nothing}", red=True, bold=True)
         terminalreporter.write_line(f"lowbit: report in {self.run.folder}")

@@ -1,0 +1,49 @@
+"""An implementation whose calls are checked for arguments that they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lowbit.implementation import Implementation
+from lowbit.suite.convert import same_bits
+
+KEPT_LIMIT = 1 << 22
+"""Elements up to which an argument is copied before a call and compared after it."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Behaves as the implementation does; `changed` is told of each argument that a call wrote to.
+
+    Args:
+      changed: called with the operation and the argument's name. ``out`` is there to be written to and is not watched.
+    """
+
+    implementation: Implementation
+    changed: Callable[[str, str], None]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.implementation, name)
+
+    def call(self, operation: str, *args: Any, **options: Any) -> Any:
+        """As `Implementation.call`."""
+        kept = [(name, value, value.clone()) for name, value in tensors_in(args, options)]
+        result = self.implementation.call(operation, *args, **options)
+        for name, value, copy in kept:
+            if not same_bits(value, copy):
+                self.changed(operation, name)
+        return result
+
+
+def tensors_in(args: tuple[Any, ...], options: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors among the arguments, those inside a tuple too, that are small enough to be copied."""
+    named = [(f"argument {i}", value) for i, value in enumerate(args)]
+    named += [(name, value) for name, value in options.items() if name != "out"]
+    for name, value in named:
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, torch.Tensor) and part.numel() <= KEPT_LIMIT:
+                yield name, part
