@@ -16,6 +16,7 @@ from lowbit import cli, report, schemes
 from lowbit.doctor import Finding, Status
 from lowbit.errors import ReportError
 from lowbit.formats import FORMATS
+from lowbit.records import Run
 
 
 def command(*words: str) -> list[str]:
@@ -173,3 +174,109 @@ def test_it_runs_as_a_module() -> None:
     done = subprocess.run(command("show", "nvfp"), capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def fault(words: tuple[str, ...], **options: object) -> str:
+    """The message of a command that fails as it should: one line, exit code 2."""
+    done = subprocess.run(command(*words), stderr=subprocess.PIPE, text=True, check=False, **options)  # type: ignore[call-overload]
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("lowbit: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_files_that_cannot_be_had(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder, reason in ((tmp_path / ("n" * 300), "too long"), (tmp_path / "file", "ot a directory")):
+        assert reason in fault(("report", "build", str(folder)))
+    (tmp_path / "answers").write_text("0\n")
+    words = ("vectors", "judge", "e2m1", str(tmp_path / "answers"), "--report-dir", str(tmp_path / "file" / "runs"))
+    assert "Not a directory" in fault(words)
+
+
+def test_disk_that_is_full() -> None:
+    with open("/dev/full", "w") as full:
+        assert "No space left" in fault(("list",), stdout=full)
+
+
+def closed(number: int, *words: str) -> subprocess.CompletedProcess[str]:
+    close = f"import os, sys; os.close({number}); os.execv(sys.executable, {command(*words)!r})"
+    return subprocess.run([sys.executable, "-c", close], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "message"),
+    [
+        (1, ("list",), "standard output is closed"),
+        (0, ("vectors", "judge", "e2m1", "-"), "standard input is closed"),
+    ],
+)
+def test_closed_streams(number: int, words: tuple[str, ...], message: str) -> None:
+    done = closed(number, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("lowbit: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+def test_closed_stderr_leaves_stdout_alone() -> None:
+    done = closed(2, "show", "nvfp5")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+def test_narrow_console(tmp_path: Path) -> None:
+    """Letters that the console's encoding lacks are escaped."""
+    folder = Run.start(tmp_path / "\u6f22", {}, [], {}, 7).folder
+    narrow = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        command("report", "build", str(folder)), capture_output=True, text=True, check=False, env=narrow
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/\\u6f22/" in done.stdout
+
+
+def test_what_is_nested_too_deeply(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def build(run_dir: str) -> None:
+        build(run_dir)
+
+    monkeypatch.setattr(report, "build", build, raising=False)
+    assert cli.main(["report", "build", "x"]) == 2
+    assert capsys.readouterr().err == "lowbit: something is nested too deeply to be read\n"
+
+
+@pytest.mark.parametrize("package", ["jinja2", "jsonschema"])
+def test_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+) -> None:
+    def build(run_dir: str) -> None:
+        raise ModuleNotFoundError(f"No module named '{package}.x'", name=f"{package}.x")
+
+    monkeypatch.setattr(report, "build", build, raising=False)
+    assert cli.main(["report", "build", "x"]) == 2
+    assert f"pip install {package}\n" in capsys.readouterr().err
+
+
+def test_fault_of_lowbit_itself_is_no_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(run_dir: str) -> None:
+        raise ModuleNotFoundError("No module named 'lowbit.nothing'", name="lowbit.nothing")
+
+    monkeypatch.setattr(report, "build", build, raising=False)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["report", "build", "x"])
+
+
+def test_arguments_in_messages_are_cut_and_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "\x1b[31m\u202ea\nb"]) == 2
+    message = capsys.readouterr().err
+    assert not set("\x1b\u202e") & set(message)
+    assert message.count("\n") == 1
+    assert cli.main(["explain", "mxfp4_floor", "a" * 100_000]) == 2
+    message = capsys.readouterr().err
+    assert len(message) < 4000
+    assert "characters)" in message
+    for words in (["list", "--\x1b[31m"], ["list", "--" + "a" * 100_000]):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(words)
+        message = capsys.readouterr().err
+        assert "\x1b" not in message
+        assert len(message) < 4000

@@ -420,3 +420,31 @@ def test_shares_in_words() -> None:
     assert str(Finding("a", "b", 4096, 0)) == "all 4,096 mismatches vanish with b"
     assert str(Finding("a", "b", 4096, 10)) == "4,086 of 4,096 mismatches vanish (99 %) with b"
     assert Finding("a", "b", 10, 5).share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "words"),
+    [
+        ("nvfp4", 1, "scale bytes one step too large, the codes those of the right scale"),
+        ("nvfp4", -1, "scale bytes one step too small, the codes those of the right scale"),
+        ("mxfp4_floor", 1, "block scales 2 times too large, the codes those of the right scale"),
+        ("mxfp4_floor", -1, "block scales 2 times too small, the codes those of the right scale"),
+    ],
+)
+def test_scale_bytes_off_by_one_with_right_codes(name: str, steps: int, words: str) -> None:
+    scheme = schemes.get(name)
+    x = np.linspace(1, 5, 8 * 64, dtype=np.float32).reshape(8, 64)[:, ::-1].copy()
+    options = {"tensor_scale": np.float32(64)} if name == "nvfp4" else {}
+    expected = bits.quantize(x, scheme, **options)
+    scales = (expected.scales.astype(np.int64) + steps).astype(np.uint8)
+    found = diagnose(x, expected._replace(scales=scales), scheme, expected, options)
+    assert str(found) == f"all {scales.size} mismatches vanish with {words}"
+
+
+def test_scale_bytes_off_by_one_at_the_marks_too() -> None:
+    """Byte 255 marks NaN: with one more it is 0, which no other scale that is twice too large becomes."""
+    x = np.array([[1], [np.nan], [1], [1]], np.float32).repeat(32, axis=1)
+    expected = bits.quantize(x, MXFP4)
+    assert 255 in expected.scales
+    found = diagnose(x, expected._replace(scales=expected.scales + np.uint8(1)), MXFP4, expected)
+    assert "all 4 mismatches vanish with scale bytes one step too large" in str(found)

@@ -74,8 +74,9 @@ def test_the_options_are_those_of_the_plugin() -> None:
 
 
 def test_the_verbs_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    verbs = re.findall(r"^lowbit ([a-z]+)", README, re.MULTILINE)
-    assert verbs == ["list", "show", "explain", "report", "doctor"]
+    table = README.split("## The command")[1].split("##")[0]
+    verbs = re.findall(r"^lowbit ([a-z]+)", table, re.MULTILINE)
+    assert verbs == ["list", "show", "explain", "report", "vectors", "bench", "doctor"]
     for verb in verbs:
         with pytest.raises(SystemExit, match="0"):
             cli.main([verb, "--help"])
@@ -85,4 +86,4 @@ def test_the_verbs_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) 
 def test_the_commands_set_up_what_they_run() -> None:
     set_up = "python -m venv .venv && .venv/bin/pip install torch==2.13.0 && .venv/bin/pip install -e '.[test]' && "
     assert f"\n{set_up}.venv/bin/pytest conformance/\n" in README
-    assert f"\n{set_up}.venv/bin/pytest tests/\n" in README
+    assert f"\n{set_up}.venv/bin/pytest tests/ -n 2\n" in README

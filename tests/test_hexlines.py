@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -174,3 +175,80 @@ def test_a_program_in_c(tmp_path: Path) -> None:
     assert truncated.returncode == 2
     assert "answers: got 100" in truncated.stdout
     assert len(list((tmp_path / "runs").glob("*/index.html"))) == 3
+
+
+# -- arguments, and the command that repeats
+
+
+@pytest.mark.parametrize("fmt", ["e2m3", "e3m2"])
+def test_codes_beyond_a_format_are_malformed(tmp_path: Path, fmt: str) -> None:
+    """Six bits take two digits, of which 40 and above are no code."""
+    lines = format_lines(FORMATS[fmt], Rounding.TIES_TO_EVEN)
+    answered = [f"{line.words} {line.answer}" for line in lines]
+    answered[4] = f"{lines[4].words} 40"
+    found = pipe.judge(fmt, answered, program="wide", report_dir=tmp_path)
+    assert (found.status, found.record.status) == (2, "error")
+    assert "line 5: code: got 40, want 00 to 3f" in found.record.message
+
+
+def test_lines_end_with_line_feeds_only(tmp_path: Path) -> None:
+    path = tmp_path / "answers"
+    path.write_bytes(b"a\r\nb\x0bc\x0c\x1c\x1d\x1e\rd\n\ne\n")
+    assert pipe.read_answers(str(path)) == ["a", "b\x0bc\x0c\x1c\x1d\x1e\rd", "", "e"]
+    path.write_bytes(b"")
+    assert pipe.read_answers(str(path)) == []
+
+
+@pytest.mark.parametrize("between", ["\x0b", "\x0c", "\x1c", "\x1f", "\r"])
+def test_words_are_separated_by_blanks_only(between: str) -> None:
+    line = format_lines(FORMATS["e2m1"], Rounding.TIES_UP)[0]
+    with pytest.raises(ArgumentError, match="line 1"):
+        answers([line], [f"{line.words}{between}{line.answer}"])
+    assert answers([line], [f" {line.words} \t{line.answer} \r\n"]) == [[line.answer]]
+
+
+@pytest.mark.parametrize("under", ["file", "file/runs"])
+def test_a_report_needs_a_folder(tmp_path: Path, under: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match=r"report_dir: got .*file.*want a folder"):
+        pipe.judge("mxfp4_ceil", [], program="x", report_dir=tmp_path / under)
+
+
+@pytest.mark.parametrize(("rounding", "nan"), [("", None), (None, ""), ("ties_up", ""), ("", "nan_zero")])
+def test_empty_names_of_rules_are_refused(rounding: str | None, nan: str | None) -> None:
+    with pytest.raises(UnknownScheme, match="want one of ties_to_even"):
+        pipe.rules(rounding, nan)
+    assert pipe.rules(None, None) == (None, None)
+
+
+def test_the_repeat_command_repeats(tmp_path: Path) -> None:
+    """Run as the report shows it, the command finds the same; every argument matters to it."""
+    root = tmp_path / "other vectors"
+    shutil.copytree(ROOT / "vectors", root)
+    lines = format_lines(FORMATS["e2m1"], Rounding.TIES_UP, NanCode.ZERO, root)
+    place = tmp_path / "my answers"
+    answered = [f"{line.words} {line.answer}" for line in lines]
+    answered[3] = f"{lines[3].words} {int(lines[3].answer, 16) ^ 1:x}"
+    place.write_text("".join(f"{text}\n" for text in answered))
+    found = pipe.judge(
+        "e2m1",
+        pipe.read_answers(str(place)),
+        program="my program",
+        report_dir=tmp_path / "runs",
+        rounding=Rounding.TIES_UP,
+        nan=NanCode.ZERO,
+        max_mismatches=7,
+        root=root,
+    )
+    assert found.status == 1
+    words = shlex.split(found.record.repeat)
+    assert words == [
+        *("lowbit", "vectors", "judge", "e2m1", str(place), "--rounding", "ties_up", "--nan", NanCode.ZERO.value),
+        *("--root", str(root), "--program", "my program", "--report-dir", str(tmp_path / "runs")),
+        *("--max-mismatches", "7"),
+    ]
+    again = lowbit(*words[2:])
+    assert again.returncode == 1, again.stderr
+    assert f"{found.record.compared:,} numbers compared, {found.record.compared - 1:,} right" in again.stdout
+    given = pipe.judge("e2m1", answered, program="x", report_dir=tmp_path / "runs")
+    assert shlex.split(given.record.repeat)[:5] == ["lowbit", "vectors", "judge", "e2m1", "-"]

@@ -217,3 +217,55 @@ def test_sample_as_people_read_it() -> None:
     assert (found["actual"], found["actual_fields"], found["coordinates"]) == ("0x7d", "0|1111|101", "[0]")
     odd = readable({"actual": 300, "expected": "7", "format": "e2m1", "coordinates": None, "x_bits": None})
     assert (odd["actual"], odd["actual_fields"], odd["expected"], odd["input"]) == ("0x12c", None, None, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"mismatched": 1, "compared": 2',
+        '"status": "mismatch", "mismatched": 3, "compared": 2, "kinds": {"tie": 3}',
+        '"status": "mismatch", "mismatched": 3, "compared": 2',
+        '"compared": -1',
+        '"status": "mismatch", "compared": 3, "mismatched": -1',
+        '"compared": true',
+        '"compared": 1.0',
+        '"compared": 9223372036854775808',
+        '"kinds": {"tie": true}',
+        '"kinds": {"tie": -1}',
+        '"status": "passed"',
+        '"status": "waived", "status": "pass"',
+        '"extra": {"a": 1, "a": 2}',
+        '"seconds": NaN',
+        '"seconds": -1',
+        '"seconds": true',
+        '"seconds": 1e400',
+        f'"seconds": 1{"0" * 400}',
+        f'"extra": {{"a": {"[" * 33}{"]" * 33}}}',
+        f'"extra": {{"a": {"[" * 99999}{"]" * 99999}}}',
+        f'"compared": {"9" * 5000}',
+    ],
+)
+def test_records_that_contradict_themselves_are_none(tmp_path: Path, fields: str) -> None:
+    path = tmp_path / "records.jsonl"
+    status = "" if fields.startswith('"status"') else '"status": "pass", '
+    path.write_text(f'{{"scheme": "s", "check": "c", {status}{fields}}}\n')
+    problems: list[str] = []
+    assert read(path, problems) == []
+    assert len(problems) == 1
+
+
+def test_records_at_the_bounds_are_records(tmp_path: Path) -> None:
+    """2^63 - 1 elements; a shape that is wrong, beside elements that all differ."""
+    path = tmp_path / "records.jsonl"
+    append(path, record(compared=(1 << 63) - 1))
+    append(path, record(status="mismatch", mismatched=1, kinds={"dtype": 1}))
+    append(path, record(status="mismatch", compared=4, mismatched=6, kinds={"error": 1, "shape": 1, "tie": 4}))
+    append(path, record(extra={"a": [[[1]]]}))
+    assert len(read(path)) == 4
+
+
+@pytest.mark.parametrize("text", ["[" * 99999, '{"a": ' * 99999, '{"a": 1, "a": 2}', f'{{"a": {"9" * 5000}}}'])
+def test_run_json_that_cannot_be_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ReportError, match=r"run\.json"):
+        read_about(tmp_path)

@@ -206,6 +206,10 @@ def test_crashed_workers_are_in_the_report(tmp_path: Path) -> None:
         ((record(),), 1, "FAIL"),
         ((record(),), 2, "INCOMPLETE"),
         ((record(status="error", message="boom"), record()), 1, "FAIL"),
+        ((record(status="waived", compared=9, mismatched=2),), 0, "NOTHING COMPARED"),
+        ((record(status="waived", compared=9),), 0, "NOTHING COMPARED"),
+        ((record(status="unsupported", compared=9),), 0, "NOTHING COMPARED"),
+        ((record(status="unsupported", compared=9, mismatched=1), record()), 0, "INCOMPLETE"),
     ],
 )
 def test_verdict(tmp_path: Path, records: tuple[Record, ...], status: int, verdict: str) -> None:
@@ -254,8 +258,8 @@ def test_every_text_is_text(tmp_path: Path) -> None:
     fields |= dict.fromkeys(("diagnosis", "node", "message", "repeat"), HOSTILE)
     extra = {"tensor": HOSTILE, HOSTILE: HOSTILE}
     records = [
-        record(**fields, status=status, samples=samples, kinds={HOSTILE: 3}, mismatched=3, extra=extra)
-        for status in ("mismatch", "error", "unsupported", "not_run", "waived", "pass")
+        record(**fields, status=status, samples=samples, kinds={HOSTILE: 3}, mismatched=wrong, compared=3, extra=extra)
+        for status, wrong in {"mismatch": 3, "error": 3, "unsupported": 0, "not_run": 0, "waived": 3, "pass": 0}.items()
     ]
     made = Run.start(
         tmp_path,
@@ -370,3 +374,69 @@ def test_failure_without_bits_is_told(tmp_path: Path) -> None:
     shown = page(run(tmp_path, finished=1, records=(broken, Record.of(Comparison("x", 3), scheme="s", check="d")))).text
     assert "shape of codes: got (2,), want (3,)" in shown
     assert "wrong shape" in shown
+
+
+def test_waived_mismatches_are_told_apart(tmp_path: Path) -> None:
+    """What was waived neither passes nor vanishes in "none differs"."""
+    waived = record(check="scale", status="waived", compared=100, mismatched=40, kinds={"scale": 40})
+    shown = page(run(tmp_path, records=(record(compared=7), waived))).text
+    assert "7 elements compared bit for bit, none differs. Not among them: 40 that differ in waived checks." in shown
+    assert "WAIVED: 1 check(s) with 40 mismatches that count in no total" in shown
+
+
+def test_hostile_records_are_no_records(tmp_path: Path) -> None:
+    """Values that JSON can hold and a report cannot: the report is there, and the run is incomplete."""
+    folder = run(tmp_path, records=(record(),))
+    given = '"scheme":"s","check":"c","status":"pass"'
+    lines = (
+        f'{{{given},"extra":{{"a":{"[" * 100_000}{"]" * 100_000}}}}}',
+        f'{{{given},"extra":{{"a":{"[" * 400}{"]" * 400}}}}}',
+        f'{{{given},"seconds":1{"0" * 400}}}',
+        f'{{{given},"seconds":1e999}}',
+        f'{{{given},"compared":{"9" * 4300}}}',
+        f'{{{given},"compared":{"9" * 4301}}}',
+    )
+    with open(folder / "records.jsonl", "a") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    shown = page(folder).text
+    assert " INCOMPLETE mine 1.2" in shown
+    assert f"{len(lines)} line(s) of records could not be read" in shown
+
+
+def test_formulas_stay_texts_in_tables(tmp_path: Path) -> None:
+    samples = [{"tensor": "@SUM(A1)", "x": "-inf", "value_actual": -2.5, "index": -3, "kind": "\tx", "rule": "\rx"}]
+    failing = record(
+        status="mismatch",
+        compared=2,
+        mismatched=1,
+        kinds={"tie": 1},
+        samples=samples,
+        implementation="=cmd|' /C calc'!A0",
+        message="+1",
+        diagnosis="-1+1",
+        node="fine\r=1+1",
+    )
+    folder = run(tmp_path, finished=1, records=(failing,))
+    report.build(folder)
+    with open(folder / "summary.csv", newline="") as file:
+        row = next(csv.DictReader(file))
+    assert (row["implementation"], row["message"], row["diagnosis"]) == ("'=cmd|' /C calc'!A0", "'+1", "'-1+1")
+    assert (row["node"], row["compared"], row["mismatched"], row["seconds"]) == ("fine\\r=1+1", "2", "1", "0.0")
+    with open(folder / "mismatches.csv", newline="") as file:
+        row = next(csv.DictReader(file))
+    assert (row["implementation"], row["tensor"], row["kind"]) == ("'=cmd|' /C calc'!A0", "'@SUM(A1)", "'\tx")
+    assert (row["rule"], row["x"], row["value_actual"], row["index"]) == ("'\\rx", "-inf", "-2.5", "-3")
+
+
+def test_diagnosis_of_a_part_says_so(tmp_path: Path) -> None:
+    """The sentence counts the mismatches of the comparison that was diagnosed; the record may have more."""
+    sentence = "the one mismatch vanishes with ties away from zero"
+    failing = record(status="mismatch", compared=99, mismatched=10, kinds={"tie": 10}, diagnosis=sentence)
+    assert f"explains 1 of 10 mismatches: {sentence}" in page(run(tmp_path, finished=1, records=(failing,))).text
+
+
+def test_headings_of_the_matrix_are_not_cut(tmp_path: Path) -> None:
+    """A letter is at most 0.6 em of 0.82 rem; a check's name has up to 50."""
+    source = report.build(run(tmp_path, records=(record(),))).read_text(encoding="utf-8")
+    height = re.search(r"\.matrix thead th span \{[^}]*max-height: ([\d.]+)rem", source)
+    assert height is None or float(height[1]) >= 50 * 0.6 * 0.82

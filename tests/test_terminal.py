@@ -10,7 +10,7 @@ import numpy as np
 
 from lowbit import schemes
 from lowbit.compare import compare_encoded, compare_values
-from lowbit.diagnose import diagnose
+from lowbit.diagnose import UNEXPLAINED, diagnose
 from lowbit.records import Record, Run, read_about
 from lowbit.references import bits
 from lowbit.report import terminal, text
@@ -133,3 +133,21 @@ def test_anchors_of_different_names_differ() -> None:
     names = [("a", "b", "c"), ("a", "b-c", ""), ("a-b", "", "c"), ("", "<b>", "c"), ("", "b", "c"), ("", "b ", "c")]
     assert len({text.anchor(*name) for name in names}) == len(names)
     assert all(re.fullmatch(r"[A-Za-z0-9_-]+", text.anchor(*name)) for name in [*names, (HOSTILE, HOSTILE, HOSTILE)])
+
+
+def test_diagnosis_of_a_part_says_so() -> None:
+    failing = replace(ties_away(), diagnosis="the one mismatch vanishes with ties up")
+    said = f"explains 1 of {failing.mismatched} mismatches: the one mismatch vanishes with ties up"
+    assert f"  diagnosis: {said}" in terminal.record_lines(failing)
+    assert any(line.endswith(f": {said}") for line in terminal.summary_lines([failing]))
+    for said, told in {
+        "all 1,000 mismatches vanish with a": "explains 1,000 of 2,000 mismatches: all 1,000 mismatches vanish with a",
+        "all 2,000 mismatches vanish with a": "all 2,000 mismatches vanish with a",
+        "3 of 9 mismatches vanish (33 %) with a": "explains 3 of 2,000 mismatches: "
+        "3 of 9 mismatches vanish (33 %) with a",
+        "all 500 mismatches vanish with a; tried on 500 of 2,000": "all 500 mismatches vanish with a; "
+        "tried on 500 of 2,000",
+        UNEXPLAINED: UNEXPLAINED,
+        "": "",
+    }.items():
+        assert text.diagnosis(replace(failing, diagnosis=said, mismatched=2000)) == told

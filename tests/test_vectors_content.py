@@ -131,3 +131,18 @@ def test_the_reader_of_the_document_reads(monkeypatch: pytest.MonkeyPatch) -> No
     exec(program[1], names)
     with pytest.raises(AssertionError):
         exec(program[1], {**names, "my_encoder": encoder(Rounding.TIES_AWAY)})
+
+
+def test_the_document_states_the_ends_of_e8m0() -> None:
+    """What VECTORS.md says in words of -0, Inf, what is too small and what is negative, is what the tables say."""
+    text = " ".join((VECTORS / "VECTORS.md").read_text().split())
+    assert "What is below 2^-127 becomes `00` under every rule, +0 and −0 included" in text
+    assert "every negative number, −Inf included but not −0, and every NaN becomes `ff`" in text
+    right = {0: 0, 1: 0, 0x003FFFFF: 0, 0x80000000: 0, 0x7F000001: 0xFE, 0x7F800000: 0xFE, 0x7F800001: 0xFF}
+    right |= {0x7FFFFFFF: 0xFF, 0x80000001: 0xFF, 0xFF800000: 0xFF, 0xFFFFFFFF: 0xFF}
+    tables = [g for g in groups() if g.format == "e8m0" and g.kind == "breakpoints"]
+    assert len(tables) == len(DETERMINISTIC)
+    for group in tables:
+        rows = [case for case in group.cases if isinstance(case, Row)]
+        found = {p: next(row.code for row in rows if row.first <= p <= row.last) for p in right}
+        assert found == right, group.name

@@ -60,13 +60,13 @@ def special_patterns() -> np.ndarray:
 
 
 @functools.cache
-def _turning_points(element: FloatFormat) -> tuple[int, ...]:
-    """The binary32 magnitudes at which some rounding rule changes its code: grid values and midpoints."""
+def _turning_points(element: FloatFormat, fmt: FloatFormat = BINARY32) -> tuple[int, ...]:
+    """The magnitudes of `fmt` at which some rounding rule changes its code: grid values and midpoints."""
     grid = element.magnitudes
     points = {*grid, *((low + high) / 2 for low, high in itertools.pairwise(grid))}
     points.add(grid[-1] + (grid[-1] - grid[-2]) / 2)  # where an unbounded grid would have gone on
-    smallest, largest = BINARY32.min_positive, BINARY32.max_value
-    return tuple(sorted(exact.round_to(p, BINARY32) for p in points if smallest <= p <= largest))
+    smallest, largest = fmt.min_positive, fmt.max_value
+    return tuple(sorted(exact.round_to(p, fmt) for p in points if smallest <= p <= largest))
 
 
 def boundary_patterns(element: FloatFormat) -> np.ndarray:
@@ -211,6 +211,54 @@ def special_blocks(scheme: Scheme) -> np.ndarray:
     return np.concatenate([*rows, mixed, negative_zero])
 
 
+def _special_magnitudes(fmt: FloatFormat) -> np.ndarray:
+    """(13,) int64. The magnitudes of `SPECIAL_PATTERNS`, in the same order, in a format of 16 or 32 bits."""
+    normal, one, infinity = 1 << fmt.mantissa_bits, fmt.bias << fmt.mantissa_bits, fmt.max_magnitude + 1
+    edges = [0, 1, normal - 1, normal, normal + 1, one - 1, one, one + 1, infinity - 1]
+    return np.array([*edges, infinity, infinity + 1, infinity | normal >> 1, fmt.magnitude_mask], dtype=np.int64)
+
+
+def _greatest_magnitude(fmt: FloatFormat, amax: int) -> int:
+    """The greatest magnitude of `fmt` that is at most the binary32 pattern."""
+    if fmt is BINARY32:
+        return amax
+    ascending = widened(np.arange(fmt.max_magnitude + 1, dtype=np.uint16), fmt)
+    return int(np.searchsorted(ascending, floats([amax])[0], side="right")) - 1
+
+
+def edge_blocks(scheme: Scheme, fmt: FloatFormat) -> np.ndarray:
+    """Rows of one block in which every lane sees what a load, a cast or a layout could spoil, as bits of the input.
+
+    Every turning point of the element ± 1 ulp in every lane beside a pin of scale 1 that moves along; Inf, NaN and the
+    greatest value of both signs in every lane; every ordered pair of special values filling a block; each alone.
+
+    Args:
+      fmt: BINARY32, BFLOAT16 or BINARY16.
+
+    Returns:
+      (N, block) uint32 or uint16 patterns, which no cast can change.
+    """
+    block, sign, kind = scheme.block, fmt.sign_mask, f"u{fmt.bits // 8}"
+    specials = _special_magnitudes(fmt)
+    pin = _greatest_magnitude(fmt, pins(scheme)[0].amax)
+    points = np.array(_turning_points(scheme.element, fmt), dtype=np.int64)
+    edges = np.unique(np.concatenate([points - 1, points, points + 1, specials]))
+    edges = edges[(edges >= 0) & (edges <= pin)]
+    edges = np.concatenate([edges, edges | sign])
+    row, lane = np.arange(len(edges))[:, None], np.arange(block)[None, :]
+    moving = edges[(row + lane) % len(edges)]
+    beside_pins = [np.where(lane == (row + shift) % block, pin, moving) for shift in (0, 1)]  # each hides other edges
+    one = fmt.bias << fmt.mantissa_bits
+    ordinary = one + (np.arange(block) % 4 << fmt.mantissa_bits - 1) + np.arange(block) % 2 * sign
+    loud = np.concatenate([specials[8:11], specials[8:11] | sign])
+    inside = [np.where(np.eye(block, dtype=bool), value, ordinary[None, :]) for value in loud]
+    paired = specials[[0, 1, 2, 6, 8, 9, 11]]
+    pairs = np.array(list(itertools.product(np.concatenate([paired, paired | sign]), repeat=2)))
+    every = np.concatenate([specials, specials | sign])
+    alone = np.where(lane == np.arange(len(every))[:, None] % block, every[:, None], 0)
+    return np.concatenate([*beside_pins, *inside, np.tile(pairs, block // 2), alone]).astype(kind)
+
+
 def finite_special_blocks(scheme: Scheme) -> np.ndarray:
     """`special_blocks` without the rows that hold NaN or Inf: for schemes in which one such value spoils the tensor."""
     blocks = special_blocks(scheme)
@@ -266,3 +314,6 @@ SWIZZLE_SHAPES: tuple[tuple[int, int], ...] = (
     *((129, 9), (255, 13), (257, 16), (384, 2), (0, 4), (3, 0)),
 )
 """Shape classes of scale matrices: rows and columns below, at and above the 128 × 4 tile."""
+
+WIDE_SWIZZLE_SHAPES: tuple[tuple[int, int], ...] = ((3, 1100), (130, 1030))
+"""Scale matrices of more columns than one program of a kernel takes; too wide to quantise for."""

@@ -3,37 +3,91 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from lowbit import __version__
-from lowbit.errors import LowbitError
+from lowbit.errors import ArgumentError, LowbitError
 
 INTERRUPTED_PIPE = 141
 """128 + SIGPIPE, what a shell reports of a program whose reader went away."""
+
+SHOWN = 3000
+"""Letters of a message; arguments are repeated in messages, and may be of any length."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
     Returns:
-      0 · 1: `doctor` or `vectors` found a fault or a difference · 2: a wrong argument, with a message on stderr.
+      0 · 1: `doctor` or `vectors` found a fault or a difference · 2: a wrong argument, or a file,
+      stream or package that this needs and that cannot be had, with a message on stderr.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a console that lacks a letter still shows the rest
     arguments = _parser().parse_args(_shield_numbers(sys.argv[1:] if argv is None else argv))
+    if sys.stdout is None:
+        return _complain("standard output is closed, want an open one")
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except LowbitError as error:
-        print(f"lowbit: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error))
     except BrokenPipeError:
-        # Python flushes stdout once more on exit; without this it would complain there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return INTERRUPTED_PIPE
+    except OSError as error:
+        _drop_output()
+        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        return _complain(f"{place}{error.strerror or error}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "lowbit"):
+            raise  # a fault of lowbit
+        return _complain(f"this needs the package {package}, which is not installed: pip install {package}")
+    except UnicodeError as error:
+        return _complain(f"text that cannot be read or written: {error}")
+    except RecursionError:
+        return _complain("something is nested too deeply to be read")
     return code
+
+
+def _complain(message: str) -> int:
+    """A message in one line on stderr, if there is one; the exit code of a fault."""
+    if sys.stderr is not None:
+        print(f"lowbit: {_shown(message)}", file=sys.stderr)
+    return 2
+
+
+def _shown(message: str) -> str:
+    """A message that no argument makes a screenful, or changes the terminal with."""
+    from lowbit.report import text
+
+    if len(message) > SHOWN:
+        half = SHOWN // 2
+        message = f"{message[:half]} … ({len(message) - 2 * half:,} characters) … {message[-half:]}"
+    return text.line(message, 2 * SHOWN)
+
+
+def _drop_output() -> None:
+    """Lets the last flush of stdout, which Python does on exit, succeed: it would complain there otherwise."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose messages repeat arguments as `_shown` shows them."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(_shown(message))
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -156,6 +210,8 @@ def _vectors_judge(arguments: argparse.Namespace) -> int:
     from lowbit import pipe
     from lowbit.report import terminal
 
+    if arguments.answers == "-" and sys.stdin is None:
+        raise ArgumentError("answers: got -, but standard input is closed; want a file, or an open one")
     rounding, nan = pipe.rules(arguments.rounding, arguments.nan)
     found = pipe.judge(
         arguments.name,
@@ -172,7 +228,7 @@ def _vectors_judge(arguments: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("lowbit", description="Says what low-bit formats are, and what runs found.")
+    parser = _Parser("lowbit", description="Says what low-bit formats are, and what runs found.")
     parser.add_argument("--version", action="version", version=f"lowbit {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 

@@ -28,6 +28,8 @@ CHECK = "hex lines"
 DEVICE = "wherever the lines were answered"
 LEVEL = "golden vectors"
 
+MAX_MISMATCHES = 20
+
 PLACES = 3
 """Cases named in a message."""
 
@@ -62,7 +64,7 @@ def rules(rounding: str | None, nan: str | None) -> tuple[Rounding | None, NanCo
       UnknownScheme: there is no such rule.
     """
     try:
-        return Rounding(rounding) if rounding else None, NanCode(nan) if nan else None
+        return None if rounding is None else Rounding(rounding), None if nan is None else NanCode(nan)
     except ValueError as error:
         known = ", ".join(rule.value for rule in (*Rounding, *NanCode))
         raise UnknownScheme(f"rounding, nan: {error}, want one of {known}") from error
@@ -78,8 +80,16 @@ def export(name: str, *, rounding: Rounding | None = None, nan: NanCode | None =
     return hexlines.format_lines(target, rounding or Rounding.TIES_TO_EVEN, nan, root)
 
 
-def read_answers(place: str) -> list[str]:
+class Answers(list[str]):
+    """Answered lines that know where they were read from, so that a report can say how to judge them again."""
+
+    place = "-"
+
+
+def read_answers(place: str) -> Answers:
     """The lines of a file, or of standard input where `place` is ``-``; bytes that are no ASCII are kept visible.
+
+    Lines end with a line feed, with or without a carriage return before it, and with nothing else.
 
     Raises:
       ArgumentError: the file cannot be read.
@@ -88,7 +98,31 @@ def read_answers(place: str) -> list[str]:
         data = sys.stdin.buffer.read() if place == "-" else Path(place).read_bytes()
     except OSError as error:
         raise ArgumentError(f"answers: {place}: {error.strerror}, want a file of answered lines, or -") from error
-    return data.decode("ascii", "replace").splitlines()
+    lines = data.decode("ascii", "replace").split("\n")
+    found = Answers(line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1]))
+    found.place = place
+    return found
+
+
+def repeating(
+    name: str,
+    answers: Iterable[str],
+    *,
+    program: str,
+    report_dir: Path | str,
+    rounding: Rounding | None,
+    nan: NanCode | None,
+    max_mismatches: int,
+    root: Any,
+) -> str:
+    """The command that judges the answers again, with the arguments of `judge`; answers not from a file are ``-``."""
+    words = ["lowbit", "vectors", "judge", name, getattr(answers, "place", "-")]
+    words += [] if rounding is None else ["--rounding", rounding.value]
+    words += [] if nan is None else ["--nan", nan.value]
+    words += [] if root is None else ["--root", str(root)]
+    words += ["--program", program, "--report-dir", str(report_dir)]
+    words += [] if max_mismatches == MAX_MISMATCHES else ["--max-mismatches", str(max_mismatches)]
+    return shlex.join(words)
 
 
 def judge(
@@ -100,7 +134,7 @@ def judge(
     command: str = "",
     rounding: Rounding | None = None,
     nan: NanCode | None = None,
-    max_mismatches: int = 20,
+    max_mismatches: int = MAX_MISMATCHES,
     root: Any = None,
 ) -> Judgement:
     """Judges answered lines, and writes a report.
@@ -110,15 +144,32 @@ def judge(
       answers: the answered lines, in order.
       program: what is judged, as the report shows it.
       report_dir: the folder of runs.
-      command: that repeats the judgement.
+      command: that repeats the judgement; "" makes it from the arguments.
       rounding, nan: as in `export`.
 
     Raises:
       UnknownScheme: neither a scheme nor a format.
       NothingCompared: there are no such vectors.
+      ArgumentError: report_dir is no folder, and none can be made there.
     """
     started = time.monotonic()
     lines = export(name, rounding=rounding, nan=nan, root=root)
+    try:
+        Path(report_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(
+            f"report_dir: got {report_dir} ({error.strerror}), want a folder, or where to make one"
+        ) from error
+    command = command or repeating(
+        name,
+        answers,
+        program=program,
+        report_dir=report_dir,
+        rounding=rounding,
+        nan=nan,
+        max_mismatches=max_mismatches,
+        root=root,
+    )
     options = {"scheme": [name], "rounding": rounding.value if rounding else None, "nan": nan.value if nan else None}
     run = Run.start(
         report_dir, environment.collect(DEVICE), command, options, None, implementation=program, level=LEVEL
@@ -130,7 +181,7 @@ def judge(
         "device": DEVICE,
         "level": LEVEL,
         "node": f"{CHECK}: {name}",
-        "repeat": command or shlex.join(["lowbit", "vectors", "judge", name, program]),
+        "repeat": command,
     }
     try:
         found, diagnosis = _compared(name, lines, answers, rounding, nan, max_mismatches)

@@ -48,6 +48,12 @@ STATUSES = ("pass", "mismatch", "error", "unsupported", "not_run", "waived")
 
 FAILING = ("mismatch", "error")
 
+DEPTH = 32
+"""Objects and lists inside each other that are read; whatever is deeper was not written by a run."""
+
+_UNCOUNTED = ("error", "shape", "dtype", "changed_input", "guard", "unwritten", "nondeterministic")
+"""Kinds of mismatch of which no element was compared: they may bring `mismatched` above `compared`."""
+
 
 @dataclass(kw_only=True)
 class Record:
@@ -56,7 +62,8 @@ class Record:
     Attributes:
       run: the run's id. implementation, version: what was judged. scheme, check: by name.
       device: the line that says on what. level: quick, full or exhaustive.
-      assurance: ``proved``, ``exhaustive(N)``, ``breakpoints(N)``, ``golden(N)``, ``property(n, seed)`` or ``sampled(n, seed)``.
+      assurance: ``proved``, ``exhaustive(N)``, ``breakpoints(N)``, ``golden(N)``, ``property(n, seed)`` or
+        ``sampled(n, seed)``.
       status: one of `STATUSES`.
       compared, mismatched, kinds, samples, message: as `Comparison` has them; samples become dicts.
       diagnosis: a sentence that says which rule was broken, or "".
@@ -140,8 +147,8 @@ def read(path: Path | str, problems: list[str] | None = None) -> list[Record]:
     """The records of a file, in its order.
 
     Args:
-      problems: collects a sentence a line that is no record: a process was killed while it wrote. If None, such a
-        line raises.
+      problems: collects a sentence a line that is no record: a process was killed while it wrote, or its counts
+        contradict each other or its status. If None, such a line raises.
 
     Raises:
       ReportError: the file cannot be read, or a line is no record and `problems` is None.
@@ -154,13 +161,40 @@ def read(path: Path | str, problems: list[str] | None = None) -> list[Record]:
     records = []
     for number, line in enumerate(lines, 1):
         try:
-            records.append(_record(json.loads(line)))
-        except (ValueError, TypeError) as error:
+            records.append(_record(_load(line)))
+        except (ValueError, TypeError, RecursionError) as error:
             problem = f"{path.name}, line {number}: no record ({type(error).__name__})"
             if problems is None:
                 raise ReportError(problem) from error
             problems.append(problem)
     return records
+
+
+def _load(text: str | bytes) -> Any:
+    """The value of a JSON text; ValueError for what can be read in two ways, or is nested too deeply to be told."""
+    value = json.loads(text, object_pairs_hook=_object, parse_constant=_refused)
+    layer = [value]
+    for _ in range(DEPTH + 1):
+        nested = [outer for outer in layer if isinstance(outer, (dict, list))]
+        layer = [item for outer in nested for item in (outer.values() if isinstance(outer, dict) else outer)]
+    if layer:
+        raise ValueError(f"more than {DEPTH} objects and lists inside each other")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name twice in one object")
+    return found
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def _record(value: Any) -> Record:
@@ -173,6 +207,14 @@ def _record(value: Any) -> Record:
             raise TypeError(f"{name} is a {type(getattr(record, name)).__name__}, want {wanted}")
     if not all(isinstance(sample, dict) for sample in record.samples):
         raise TypeError("samples holds what is no object")
+    if not all(map(_is_count, (record.compared, record.mismatched, *record.kinds.values()))):
+        raise ValueError("counts: want integers of 0..2^63-1")
+    if isinstance(record.seconds, bool) or not 0 <= record.seconds < float(1 << 63):
+        raise ValueError("seconds: want a finite number that is not negative")
+    if record.status == "pass" and record.mismatched:
+        raise ValueError(f"mismatched: got {record.mismatched} in a record that passed, want 0")
+    if record.mismatched > record.compared + sum(record.kinds.get(kind, 0) for kind in _UNCOUNTED):
+        raise ValueError(f"mismatched: got {record.mismatched}, want at most compared, {record.compared}")
     return record
 
 
@@ -332,12 +374,12 @@ def read_about(folder: Path | str) -> dict[str, Any]:
     """run.json.
 
     Raises:
-      ReportError: there is none, or it is no JSON object.
+      ReportError: there is none, or it is no JSON object, or one that can be read in two ways.
     """
     path = Path(folder) / "run.json"
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        about = _load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ReportError(
             f"run_dir: {Path(folder).name} holds no readable run.json ({error}), want a run's folder"
         ) from error

@@ -82,6 +82,16 @@ def _shifted(trial: Trial, steps: int, follow: bool) -> Encoded | None:
     return trial.expected._replace(scales=scales, codes=trial.codes_for(scales) if follow else trial.expected.codes)
 
 
+def _stepped(trial: Trial, steps: int) -> Encoded | None:
+    """Every scale byte off by some steps, modulo 256, marks and clamped ones too, the codes right.
+
+    None where that is what `_shifted` gives: it says by which factor.
+    """
+    scales = ((trial.expected.scales.astype(np.int64) + steps) & 0xFF).astype(np.uint8)
+    told = _shifted(trial, steps, follow=False)
+    return None if told is not None and (told.scales == scales).all() else trial.expected._replace(scales=scales)
+
+
 def _cast(trial: Trial, rounding: Rounding) -> Encoded | None:
     """E4M3 scales rounded by another rule; blocks with a rule of their own keep theirs."""
     scheme = trial.scheme
@@ -104,6 +114,11 @@ def _stored(trial: Trial) -> Encoded | None:
 
 def _steps(steps: int, tail: str) -> str:
     return f"block scales {2 ** abs(steps)} times too {'large' if steps > 0 else 'small'}{tail}"
+
+
+def _bytes(steps: int) -> str:
+    """What is said of `_stepped`."""
+    return f"scale bytes one step too {'large' if steps > 0 else 'small'}, the codes those of the right scale"
 
 
 SCALES: tuple[Suspect, ...] = (
@@ -129,9 +144,14 @@ SCALES: tuple[Suspect, ...] = (
         for n in (1, -1, 2, -2, 3, -3)
     ),
     *(
-        Suspect(f"scale_stored_{n:+}", _steps(n, ", the codes right"), partial(_shifted, steps=n, follow=False))
+        Suspect(
+            f"scale_stored_{n:+}",
+            _steps(n, ", the codes those of the right scale"),
+            partial(_shifted, steps=n, follow=False),
+        )
         for n in (1, -1, 2, -2, 3, -3)
     ),
+    *(Suspect(f"scale_byte_{n:+}", _bytes(n), partial(_stepped, steps=n)) for n in (1, -1)),
     Suspect("scale_truncated", "E4M3 scales truncated toward zero", partial(_cast, rounding=Rounding.TOWARD_ZERO)),
     Suspect("scale_rounded_up", "E4M3 scales rounded up", partial(_cast, rounding=Rounding.TOWARD_POSITIVE)),
     Suspect("scale_ties_away", "E4M3 scales with ties away from zero", partial(_cast, rounding=Rounding.TIES_AWAY)),

@@ -17,14 +17,21 @@ SUMMARY_COLUMNS = (
     *("run", "implementation", "version", "scheme", "check", "device", "level", "assurance", "status"),
     *("compared", "mismatched", "kinds", "samples", "diagnosis", "seconds", "node", "message", "repeat", "extra"),
 )
-"""The columns of summary.csv. `kinds` reads ``tie=3 value=1``, `samples` is their number, `extra` is JSON."""
+"""The columns of summary.csv. `kinds` reads ``tie=3 value=1``, `samples` is their number, `extra` is JSON.
+
+In the CSV files a text that a spreadsheet would take for a formula, because it begins with ``=``, ``+``, ``-``, ``@``,
+a tab or a carriage return, has a ``'`` before it; numbers have none, ``-inf`` neither. Carriage returns read ``\\r``.
+"""
 
 MISMATCH_COLUMNS = (
     *("run", "implementation", "version", "scheme", "check", "node", "tensor", "coordinates", "index", "block", "lane"),
     *("input", "x_bits", "x", "scale_actual", "scale_expected", "format", "actual", "expected"),
     *("actual_fields", "expected_fields", "value_actual", "value_expected", "distance", "kind", "rule"),
 )
-"""The columns of mismatches.csv, one row a sample. Bits are hex; ``*_fields`` are the code's ``s|ee|m``."""
+"""The columns of mismatches.csv, one row a sample. Bits are hex; ``*_fields`` are the code's ``s|ee|m``.
+
+Texts that look like formulas are kept from being such in mismatches.csv as in summary.csv: see `SUMMARY_COLUMNS`.
+"""
 
 
 def summary(records: Iterable[Record]) -> pandas.DataFrame:
@@ -67,6 +74,21 @@ def readable(sample: Mapping[str, Any]) -> dict[str, Any]:
         fits = fmt is not None and isinstance(code, int) and 0 <= code < 1 << fmt.bits
         shown[f"{name}_fields"] = fmt.fields(code) if fmt is not None and isinstance(code, int) and fits else None
     return shown
+
+
+def inert(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """A table whose texts no spreadsheet evaluates, see `SUMMARY_COLUMNS`; what is no text stays."""
+    columns = tuple(map(str, frame.columns))
+    rows = [dict(zip(columns, map(_inert, row), strict=True)) for row in frame.itertuples(index=False, name=None)]
+    return _frame(rows, columns)
+
+
+def _inert(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    formula = cell.startswith(("=", "+", "-", "@", "\t", "\r")) and cell != "-inf"
+    # A carriage return would end the row: the writer quotes it only where it ends lines.
+    return ("'" if formula else "") + cell.replace("\r", "\\r")
 
 
 def _hex(value: Any, bits: int) -> str | None:

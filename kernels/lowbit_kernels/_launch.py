@@ -3,7 +3,6 @@
     INTERPRETED                                        True where kernels run in Triton's interpreter, on CPU tensors
     require_input(name, x)                             device, dtype (float32, bfloat16, float16), one dimension or more
     require_bytes(name, tensor, dtype, device=None)    a uint8 view of a tensor of uint8 or of that 1-byte dtype
-    require_output(name, tensor, shape, dtypes, device)    a contiguous buffer to write into
     require_float(name, dtype)                         dtype of a decoded result
     require_random(name, bits, ...)                    a contiguous tensor of random bits, or None
     require_key(seed, needed_by) -> (low, high)        the halves of a 64-bit seed as signed 32-bit integers
@@ -31,6 +30,7 @@ import triton
 
 from lowbit.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from lowbit_kernels import _codec
+from lowbit_kernels._arguments import listed, require_integer, require_same_device, require_strided
 
 INTERPRETED = not isinstance(_codec.decode_e2m1, triton.runtime.JITFunction)
 """Whether triton was imported under TRITON_INTERPRET=1; later changes of the variable have no effect."""
@@ -56,12 +56,12 @@ def require_device(name: str, tensor: torch.Tensor, device: torch.device | None 
       device: where the other arguments are, if there are others.
 
     Raises:
+      DtypeError, ArgumentError: no tensor; one without strides.
       DeviceError: another device than `device`; no GPU tensor, unless it is a CPU tensor in the interpreter.
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise DtypeError(f"{name}: got {type(tensor).__name__}, want a torch.Tensor")
-    if device is not None and tensor.device != device:
-        raise DeviceError(f"{name}: got a tensor on {tensor.device}, want {device}, where the other arguments are")
+    require_strided(name, tensor)
+    if device is not None:
+        require_same_device(name, tensor, device)
     kind = tensor.device.type
     if kind == "cuda" or (kind == "cpu" and INTERPRETED):
         return
@@ -106,24 +106,6 @@ def require_bytes(
             f"{name}: got {tensor.dtype}, want {listed((torch.uint8, dtype) if dtype else (torch.uint8,))}"
         )
     return tensor.view(torch.uint8)
-
-
-def require_output(
-    name: str, tensor: torch.Tensor, shape: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.device
-) -> None:
-    """Checks a buffer that a kernel is to write.
-
-    Raises:
-      DeviceError, DtypeError, ShapeError: another device, dtype or shape.
-      ArgumentError: not contiguous.
-    """
-    require_device(name, tensor, device)
-    if tensor.dtype not in dtypes:
-        raise DtypeError(f"{name}: got {tensor.dtype}, want {listed(dtypes)}")
-    if tuple(tensor.shape) != tuple(shape):
-        raise ShapeError(f"{name}: got shape {tuple(tensor.shape)}, want {tuple(shape)}")
-    if not tensor.is_contiguous():
-        raise ArgumentError(f"{name}: got strides {tuple(tensor.stride())}, want a contiguous tensor")
 
 
 def require_float(name: str, dtype: torch.dtype) -> None:
@@ -174,14 +156,14 @@ def require_key(seed: int | None, needed_by: str) -> tuple[int, int]:
       needed_by: what draws bits from it and could be given otherwise, for the message; empty where nothing does.
 
     Raises:
+      DtypeError: no integer.
       ArgumentError: no seed where one is needed; a seed of more than 64 bits.
     """
     if seed is None:
         if needed_by:
             raise ArgumentError(f"seed: got None, want a 64-bit integer, or {needed_by} given as a tensor")
         return 0, 0
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise DtypeError(f"seed: got {type(seed).__name__}, want an integer")
+    seed = require_integer("seed", seed)
     if not -(2**63) <= seed < 2**64:
         raise ArgumentError(f"seed: got {seed}, want a 64-bit integer")
     return _signed(seed & 0xFFFFFFFF), _signed((seed >> 32) & 0xFFFFFFFF)
@@ -202,17 +184,11 @@ def choose(name: str, value: str, known: Mapping[str, int], hint: str | None = N
     raise ArgumentError(f"{name}: got {value!r}, want {listed(known)}{f' ({hint})' if hint else ''}")
 
 
-def listed(values: Any) -> str:
-    """``a, b or c``."""
-    *head, last = [str(value) for value in values]
-    return f"{', '.join(head)} or {last}" if head else last
-
-
 def pad_last_dimension(x: torch.Tensor, multiple: int) -> torch.Tensor:
     """Appends zeros to the last dimension, up to a multiple of a block.
 
     Args:
-      x: (..., K) any dtype.
+      x: (..., K) any dtype that has a zero. Of float4_e2m1fn_x2, which has two elements a byte, K counts the bytes.
       multiple: of the result's last dimension.
 
     Returns:
@@ -220,14 +196,23 @@ def pad_last_dimension(x: torch.Tensor, multiple: int) -> torch.Tensor:
 
     Raises:
       ShapeError: no dimension.
-      ArgumentError: a multiple below 1.
+      ArgumentError: a multiple below 1; a tensor without strides.
+      DtypeError: no tensor; float8_e8m0fnu, which has no zero; a multiple that is no integer.
     """
+    require_strided("x", x)
+    multiple = require_integer("multiple", multiple)
+    if x.dtype == torch.float8_e8m0fnu:
+        raise DtypeError(f"x: got {x.dtype}, want a dtype that has a zero")
     if x.dim() == 0:
         raise ShapeError("x: got a tensor without dimensions, want (..., K)")
     if multiple < 1:
         raise ArgumentError(f"multiple: got {multiple}, want at least 1")
     missing = -x.shape[-1] % multiple
-    return torch.nn.functional.pad(x, (0, missing)) if missing else x
+    if not missing:
+        return x
+    if x.is_floating_point() and x.element_size() == 1:  # torch fills some of these dtypes on no device
+        return torch.nn.functional.pad(x.view(torch.uint8), (0, missing)).view(x.dtype)
+    return torch.nn.functional.pad(x, (0, missing))
 
 
 def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
@@ -289,7 +274,7 @@ def register(schema: str, implementation: Callable[..., Any], fake: Callable[...
     """Defines an op `lowbit_kernels::name` for CPU (in the interpreter) and GPU tensors.
 
     Args:
-      schema: ``name(Tensor x, ...) -> ...``.
+      schema: ``name(Tensor x, ...) -> ...``; arguments that are written come last.
       implementation: allocates and launches; its arguments are checked by the public function that calls the op.
       fake: returns empty outputs of the right shape and dtype.
 
@@ -298,8 +283,14 @@ def register(schema: str, implementation: Callable[..., Any], fake: Callable[...
     """
     name = schema.partition("(")[0]
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    written = schema.count("!")
+
+    def write(*args: Any) -> None:
+        torch.autograd.graph.increment_version(args[-written:])  # autograd cannot see what a kernel writes
+        implementation(*args)
+
     for key in ("CPU", "CUDA"):
-        LIBRARY.impl(name, implementation, key)
+        LIBRARY.impl(name, write if written else implementation, key)
     LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")  # no result has a gradient, float8 ones neither
     torch.library.register_fake(f"lowbit_kernels::{name}", fake, lib=LIBRARY)
     return getattr(torch.ops.lowbit_kernels, name).default

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lowbit.errors import ShapeError
 from lowbit_kernels import _codec, _launch, _nvfp4_dequantize, _pairs
 from lowbit_kernels import _nvfp4_kernels as kernels
 from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_NONE, RANDOM_TILE
@@ -19,9 +20,19 @@ _CHUNK = 1 << 30 if _launch.INTERPRETED else 32
 """Blocks that are decoded at a time where each element is divided; the interpreter's cost is by the operation."""
 
 
+def require_blocks(columns: int) -> None:
+    """Refuses a last dimension that is no whole number of blocks."""
+    if columns % BLOCK:
+        raise ShapeError(
+            f"x: got a last dimension of {columns}, want a multiple of {BLOCK}; "
+            f"pad_last_dimension(x, {BLOCK}) appends zeros"
+        )
+
+
 def shapes(x: torch.Tensor, swizzle: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of packed and scales."""
+    """The shapes of packed and scales; ShapeError where blocks would be cut, which callers of the op rely on."""
     leading, columns = x.shape[:-1], x.shape[-1]
+    require_blocks(columns)
     packed = (*leading, columns // 2)
     if not swizzle:
         return packed, (*leading, columns // BLOCK)
@@ -80,6 +91,7 @@ def _write(
     tensor_scale: torch.Tensor,
 ) -> None:
     """Launches the quantiser into two uint8 buffers and a float32."""
+    require_blocks(x.shape[-1])
     if x.numel() == 0:
         _write_empty(scheme, given, tensor_scale)
         return

@@ -23,7 +23,7 @@ import torch
 from lowbit.errors import ArgumentError, ShapeError
 from lowbit.formats import E2M1, E3M0, FloatFormat
 from lowbit.rules import Rounding, ScaleRule
-from lowbit_kernels import _codec, _launch, _pairs
+from lowbit_kernels import _arguments, _codec, _launch, _pairs
 from lowbit_kernels import _mx4_kernels as kernels
 from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_INDEX, RANDOM_NONE, RANDOM_TILE
 
@@ -58,16 +58,18 @@ def quantize_mx4(
       seed: 64-bit integer for what is stochastic; the same bits on any device and grid. Without effect otherwise.
       random_bits: x's shape, uint8. Replaces the seed for elements.
       scale_random_bits: (..., ceil(K / group_size)) int32, 31-bit. Replaces the seed for exponents.
-      out: the result, to write into; contiguous.
+      out: the result, to write into: contiguous, without grad, apart from what is read.
     Returns:
       (..., ceil(K / group_size) * (group_size / 2 + 1)) uint8.
     Raises:
-      ArgumentError: an unknown option; something stochastic with neither seed nor bits.
-      ShapeError, DtypeError, DeviceError: a tensor of the wrong shape or dtype, or where no kernel can run.
+      ArgumentError: an unknown option; something stochastic with neither seed nor bits; `out` where it cannot
+        be written.
+      ShapeError, DtypeError, DeviceError: an argument of the wrong shape or type, or where no kernel can run.
     Exactness: bit-exact with `lowbit.references.exact.quantize` of scheme ``mx4_<scale_rounding>_<element>_g<size>``.
     Spec: SPEC.md 3.1.
     """
-    exponent_bits = _exponent_bits(group_size, element)
+    group_size, exponent_bits = _format(group_size, element)
+    _arguments.require_bool("stochastic_casting", stochastic_casting)
     hint = "even_exclusive is the rule that FBGEMM calls even" if scale_rounding == ScaleRule.EVEN.value else None
     rule = _launch.choose("scale_rounding", scale_rounding, SCALE_RULES, hint)
     _launch.require_input("x", x)
@@ -97,7 +99,8 @@ def quantize_mx4(
     options = (group_size, exponent_bits, rule, rounding, bits, scale_bits, low, high)
     if out is None:
         return _QUANTIZE(x, *options)
-    _launch.require_output("out", out, shape, (torch.uint8,), x.device)
+    _arguments.require_output("out", out, shape, (torch.uint8,), x.device)
+    _arguments.require_disjoint([("out", out)], x=x, random_bits=bits, scale_random_bits=scale_bits)
     _QUANTIZE_OUT(x, *options, out)
     return out
 
@@ -118,18 +121,18 @@ def dequantize_mx4(
       group_size, element: as it was quantised.
       columns: K of the tensor that was quantised, to drop the padding; None keeps it.
       dtype: float32, bfloat16 or float16.
-      out: the result, to write into; contiguous.
+      out: the result, to write into: contiguous, without grad, apart from what is read.
     Returns:
       (..., groups * group_size) of dtype, or (..., columns): value * 2**(byte - 127), rounded once, gradual underflow,
       ±Inf beyond the dtype. Scale byte 255 counts as +Inf, so that code 0 gives NaN.
     Raises:
-      ArgumentError: an unknown option.
+      ArgumentError: an unknown option; `out` where it cannot be written.
       ShapeError: a last dimension that is no whole number of groups; columns that would need another number of them.
       DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
     Exactness: bit-exact with `lowbit.references.exact.dequantize`.
     Spec: SPEC.md 3 and 3.1.
     """
-    exponent_bits = _exponent_bits(group_size, element)
+    group_size, exponent_bits = _format(group_size, element)
     packed = _launch.require_bytes("packed", packed)
     _launch.require_float("dtype", dtype)
     stride = group_size // 2 + 1
@@ -138,7 +141,7 @@ def dequantize_mx4(
             f"packed: got shape {tuple(packed.shape)}, want (..., groups * {stride}) for group_size {group_size}"
         )
     groups = packed.shape[-1] // stride
-    width = groups * group_size if columns is None else columns
+    width = groups * group_size if columns is None else _arguments.require_integer("columns", columns)
     if not (groups - 1) * group_size < width <= groups * group_size and (width, groups) != (0, 0):
         raise ShapeError(
             f"columns: got {columns}, want {max((groups - 1) * group_size + 1, 0)}..{groups * group_size}, "
@@ -146,17 +149,20 @@ def dequantize_mx4(
         )
     if out is None:
         return _DEQUANTIZE(packed, group_size, exponent_bits, width, dtype)
-    _launch.require_output("out", out, (*packed.shape[:-1], width), (dtype,), packed.device)
+    _arguments.require_output("out", out, (*packed.shape[:-1], width), (dtype,), packed.device)
+    _arguments.require_disjoint([("out", out)], packed=packed)
     _DEQUANTIZE_OUT(packed, group_size, exponent_bits, out)
     return out
 
 
-def _exponent_bits(group_size: int, element: str) -> int:
+def _format(group_size: int, element: str) -> tuple[int, int]:
+    """The group size, and the exponent bits of an element."""
+    group_size = _arguments.require_integer("group_size", group_size)
     if group_size not in GROUP_SIZES:
         raise ArgumentError(f"group_size: got {group_size!r}, want {_launch.listed(GROUP_SIZES)}")
-    if element not in ELEMENTS:
+    if not isinstance(element, str) or element not in ELEMENTS:
         raise ArgumentError(f"element: got {element!r}, want {_launch.listed(ELEMENTS)}")
-    return ELEMENTS[element].exponent_bits
+    return group_size, ELEMENTS[element].exponent_bits
 
 
 def _stream_shape(x: torch.Tensor, group_size: int) -> tuple[tuple[int, ...], int]:

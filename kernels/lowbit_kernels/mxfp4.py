@@ -23,7 +23,7 @@ import torch
 
 from lowbit.errors import ShapeError
 from lowbit.rules import Rounding, ScaleRule
-from lowbit_kernels import _codec, _launch, _pairs
+from lowbit_kernels import _arguments, _codec, _launch, _pairs
 from lowbit_kernels import _mxfp4_kernels as kernels
 from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_NONE, RANDOM_TILE
 from lowbit_kernels.swizzle import swizzled_size
@@ -55,7 +55,8 @@ def quantize_mxfp4(
       seed: 64-bit integer for ``stochastic``; the same bits on any device and grid. Without effect otherwise.
       random_bits: x's shape, uint8. Replaces the seed: element i rounds away from zero iff
         random_bits[i] >= 256 - floor(256 * p), p its distance from the lower neighbour in steps.
-      out: the two results, to write into: contiguous, of the result's dtypes or uint8.
+      out: the two results, to write into: contiguous, of the result's dtypes or uint8, apart from each other and from
+        what is read.
     Returns:
       packed: (..., K / 2) float4_e2m1fn_x2. Element 0 in the low nibble.
       scales: (..., K / 32) float8_e8m0fnu; with `swizzle` 1-D, ceil(M / 128) * 128 * ceil(K / 128) * 4 bytes, M the
@@ -63,12 +64,14 @@ def quantize_mxfp4(
     Raises:
       ShapeError: K is no multiple of 32 (`pad_last_dimension` appends zeros); a buffer of another shape.
       DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
-      ArgumentError: an unknown rule; stochastic rounding with neither seed nor random_bits.
+      ArgumentError: an unknown rule; stochastic rounding with neither seed nor random_bits; `out` where it cannot be
+        written.
     Exactness: bit-exact with `lowbit.references.exact.quantize` of scheme ``mxfp4_<scale_rule>+<rounding>``.
     Spec: SPEC.md 3.2; OCP Microscaling Formats 1.0, 5.3.3 and 6.3.
     """
     rule = _launch.choose("scale_rule", scale_rule, SCALE_RULES)
     rounding_number = _launch.choose("rounding", rounding, _codec.ROUNDINGS)
+    _arguments.require_bool("swizzle", swizzle)
     _launch.require_input("x", x)
     _require_blocks(x.shape[-1])
     stochastic = rounding == Rounding.STOCHASTIC.value
@@ -79,10 +82,11 @@ def quantize_mxfp4(
     options = (rule, rounding_number, swizzle, bits, low, high)
     if out is None:
         return _QUANTIZE(x, *options)
-    packed, scales = out
+    packed, scales = _arguments.require_results(out, 2)
     packed_shape, scales_shape = _shapes(x, swizzle)
-    _launch.require_output("out[0]", packed, packed_shape, (torch.float4_e2m1fn_x2, torch.uint8), x.device)
-    _launch.require_output("out[1]", scales, scales_shape, (torch.float8_e8m0fnu, torch.uint8), x.device)
+    _arguments.require_output("out[0]", packed, packed_shape, (torch.float4_e2m1fn_x2, torch.uint8), x.device)
+    _arguments.require_output("out[1]", scales, scales_shape, (torch.float8_e8m0fnu, torch.uint8), x.device)
+    _arguments.require_disjoint([("out[0]", packed), ("out[1]", scales)], x=x, random_bits=bits)
     _QUANTIZE_OUT(x, *options, packed.view(torch.uint8), scales.view(torch.uint8))
     return packed, scales
 
@@ -96,12 +100,13 @@ def dequantize_mxfp4(
       packed: (..., K / 2) float4_e2m1fn_x2 or uint8. Element 0 in the low nibble.
       scales: (..., K / 32) float8_e8m0fnu or uint8, not swizzled (`unswizzle_scales` undoes that).
       dtype: float32, bfloat16 or float16.
-      out: the result, to write into; contiguous.
+      out: the result, to write into: contiguous, without grad, apart from what is read.
     Returns:
       (..., K) of dtype: value * 2**(scale - 127), rounded once, gradual underflow, ±Inf beyond the dtype; NaN where the
       scale byte is 255.
     Raises:
       ShapeError: shapes that do not belong together.
+      ArgumentError: `out` where it cannot be written.
       DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
     Exactness: bit-exact with `lowbit.references.exact.dequantize`.
     Spec: SPEC.md 3.
@@ -119,7 +124,8 @@ def dequantize_mxfp4(
         )
     if out is None:
         return _DEQUANTIZE(packed, scales, dtype)
-    _launch.require_output("out", out, (*packed.shape[:-1], packed.shape[-1] * 2), (dtype,), packed.device)
+    _arguments.require_output("out", out, (*packed.shape[:-1], packed.shape[-1] * 2), (dtype,), packed.device)
+    _arguments.require_disjoint([("out", out)], packed=packed, scales=scales)
     _DEQUANTIZE_OUT(packed, scales, out)
     return out
 
@@ -133,8 +139,9 @@ def _require_blocks(columns: int) -> None:
 
 
 def _shapes(x: torch.Tensor, swizzle: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of packed and scales."""
+    """The shapes of packed and scales; ShapeError where blocks would be cut, which callers of the op rely on."""
     leading, columns = x.shape[:-1], x.shape[-1]
+    _require_blocks(columns)
     groups = columns // BLOCK
     packed = (*leading, columns // 2)
     if not swizzle:
@@ -154,6 +161,7 @@ def _write(
     scales: torch.Tensor,
 ) -> None:
     """Launches the quantiser into two uint8 buffers."""
+    _require_blocks(x.shape[-1])
     if x.numel() == 0:
         return
     x2d, row_stride, column_stride = _launch.rows_of(x)

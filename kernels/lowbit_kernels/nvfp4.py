@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from lowbit.errors import ArgumentError, DtypeError, ShapeError
+from lowbit.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from lowbit.rules import Rounding
-from lowbit_kernels import _codec, _launch, _nvfp4_launch
-from lowbit_kernels._nvfp4_launch import BLOCK, CANONICAL, ONE_LEVEL, SCHEMES, TWO_LEVEL, shapes
+from lowbit_kernels import _arguments, _codec, _launch, _nvfp4_launch
+from lowbit_kernels._nvfp4_launch import BLOCK, CANONICAL, ONE_LEVEL, SCHEMES, TWO_LEVEL, require_blocks, shapes
 
 FLT_MAX = float.fromhex("0x1.fffffep127")
 LARGEST_ZERO = 2.0**-150
@@ -65,7 +65,8 @@ def quantize_nvfp4(
         random_bits[i] >= 256 - floor(256 * p), p its distance from the lower neighbour in steps.
       validate: True reads a given tensor_scale to check its value, which waits for its device; not while a CUDA graph
         is captured or a function compiled. Unchecked, a value out of range makes every scale NaN.
-      out: the three results, to write into: contiguous, of the result's dtypes, or uint8 for the first two.
+      out: the three results, to write into: contiguous, without grad, of the result's dtypes, or uint8 for the first
+        two; apart from each other and from what is read, but the third may be `tensor_scale` itself.
     Returns:
       packed: (..., K / 2) float4_e2m1fn_x2. Element 0 in the low nibble.
       scales: (..., K / 16) float8_e4m3fn; with `swizzle` 1-D, ceil(M / 128) * 128 * ceil(K / 64) * 4 bytes, M the
@@ -75,19 +76,17 @@ def quantize_nvfp4(
       ShapeError: K is no multiple of 16 (`pad_last_dimension` appends zeros); a buffer of another shape.
       DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
       ArgumentError: an unknown scheme or rule; tensor_scale out of range, or given to `nvfp4_one_level`; stochastic
-        rounding with neither seed nor random_bits.
+        rounding with neither seed nor random_bits; `out` where it cannot be written.
     Exactness: bit-exact with `lowbit.references.exact.quantize` of scheme ``<scheme>+<rounding>``.
     Spec: SPEC.md 3.3.
     """
     number = _launch.choose("scheme", scheme, SCHEMES)
     rule = DEFAULT_ROUNDING[number].value if rounding is None else rounding
     rounding_number = _launch.choose("rounding", rule, _codec.ROUNDINGS)
+    _arguments.require_bool("swizzle", swizzle)
+    _arguments.require_bool("validate", validate)
     _launch.require_input("x", x)
-    if x.shape[-1] % BLOCK:
-        raise ShapeError(
-            f"x: got a last dimension of {x.shape[-1]}, want a multiple of {BLOCK}; "
-            f"pad_last_dimension(x, {BLOCK}) appends zeros"
-        )
+    require_blocks(x.shape[-1])
     if number == ONE_LEVEL and tensor_scale is not None:
         raise ArgumentError("tensor_scale: got a value, want None: nvfp4_one_level has g = 1")
     g = None if tensor_scale is None else _given_scale(tensor_scale, x.device, validate)
@@ -99,11 +98,14 @@ def quantize_nvfp4(
     options = (number, rounding_number, swizzle, g, bits, low, high)
     if out is None:
         return _nvfp4_launch.QUANTIZE(x, *options)
-    packed, scales, scale = out
+    packed, scales, scale = _arguments.require_results(out, 3)
     packed_shape, scales_shape = shapes(x, swizzle)
-    _launch.require_output("out[0]", packed, packed_shape, (torch.float4_e2m1fn_x2, torch.uint8), x.device)
-    _launch.require_output("out[1]", scales, scales_shape, (torch.float8_e4m3fn, torch.uint8), x.device)
-    _launch.require_output("out[2]", scale, (1,), (torch.float32,), x.device)
+    _arguments.require_output("out[0]", packed, packed_shape, (torch.float4_e2m1fn_x2, torch.uint8), x.device)
+    _arguments.require_output("out[1]", scales, scales_shape, (torch.float8_e4m3fn, torch.uint8), x.device)
+    _arguments.require_output("out[2]", scale, (1,), (torch.float32,), x.device)
+    results = [("out[0]", packed), ("out[1]", scales), ("out[2]", scale)]
+    kept = g is not None and _arguments.address(g) == _arguments.address(scale)  # g is written as it was read
+    _arguments.require_disjoint(results, x=x, random_bits=bits, tensor_scale=None if kept else g)
     _nvfp4_launch.QUANTIZE_OUT(x, *options, packed.view(torch.uint8), scales.view(torch.uint8), scale)
     return packed, scales, scale
 
@@ -125,11 +127,12 @@ def dequantize_nvfp4(
       tensor_scale: g, as `quantize_nvfp4` returns it: one float32 element on the same device, or a number, which is
         rounded to float32. Any value. None divides by nothing.
       dtype: float32, bfloat16 or float16.
-      out: the result, to write into; contiguous.
+      out: the result, to write into: contiguous, without grad, apart from what is read.
     Returns:
       (..., K) of dtype: RN(dtype)(RN32(RN32(value * s) / g)), gradual underflow, ±Inf beyond the dtype.
     Raises:
       ShapeError: shapes that do not belong together.
+      ArgumentError: `out` where it cannot be written.
       DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
     Exactness: bit-exact with `lowbit.references.exact.dequantize`.
     Spec: SPEC.md 3.
@@ -148,7 +151,8 @@ def dequantize_nvfp4(
     g = None if tensor_scale is None else _one_scale(tensor_scale, packed.device)
     if out is None:
         return _nvfp4_launch.DEQUANTIZE(packed, scales, g, dtype)
-    _launch.require_output("out", out, (*packed.shape[:-1], packed.shape[-1] * 2), (dtype,), packed.device)
+    _arguments.require_output("out", out, (*packed.shape[:-1], packed.shape[-1] * 2), (dtype,), packed.device)
+    _arguments.require_disjoint([("out", out)], packed=packed, scales=scales, tensor_scale=g)
     _nvfp4_launch.DEQUANTIZE_OUT(packed, scales, g, out)
     return out
 
@@ -158,23 +162,43 @@ def recip_scale(tensor_scale: torch.Tensor | float, device: torch.device | str) 
 
     Args:
       tensor_scale: g: one float32 element on any device, or a number, which is rounded to float32.
-      device: of the result.
+      device: of the result: the CPU or a GPU.
     Returns:
       (1,) float32. RN32(1 / g).
     Raises:
-      DtypeError: not float32.
+      DtypeError: not float32; no device.
+      DeviceError: a device that does not exist, or is neither.
       ShapeError: not one element.
     Exactness: one correctly rounded division.
     Spec: SPEC.md 7.
     """
-    g = _one_scale(tensor_scale, tensor_scale.device if isinstance(tensor_scale, torch.Tensor) else torch.device("cpu"))
-    return torch.reciprocal(g).to(device)
+    target = _existing_device(device)
+    if not isinstance(tensor_scale, torch.Tensor):
+        return torch.reciprocal(_one_scale(tensor_scale, torch.device("cpu"))).to(target)
+    if tensor_scale.is_meta:
+        raise DeviceError("tensor_scale: got a tensor on meta, want one that has a value")
+    return torch.reciprocal(_one_scale(tensor_scale, tensor_scale.device)).to(target)
+
+
+def _existing_device(device: torch.device | str) -> torch.device:
+    """A device that can hold a result."""
+    if not isinstance(device, (torch.device, str)):
+        raise DtypeError(f"device: got {type(device).__name__}, want a torch.device or its name")
+    wanted = "want cpu or a GPU of this machine, as cuda or cuda:0"
+    try:
+        target = torch.device(device)
+    except RuntimeError as error:
+        raise DeviceError(f"device: got {device!r}, {wanted}") from error
+    if target.type != "cpu" and not (target.type == "cuda" and (target.index or 0) < torch.cuda.device_count()):
+        raise DeviceError(f"device: got {str(device)!r}, {wanted}")
+    return target
 
 
 def _one_scale(tensor_scale: torch.Tensor | float, device: torch.device) -> torch.Tensor:
     """A tensor scale as a (1,) float32 tensor on a device."""
     if not isinstance(tensor_scale, torch.Tensor):
         return torch.full((1,), _number(tensor_scale), dtype=torch.float32, device=device)
+    _arguments.require_strided("tensor_scale", tensor_scale)
     if tensor_scale.dtype != torch.float32:
         raise DtypeError(f"tensor_scale: got {tensor_scale.dtype}, want torch.float32")
     if tensor_scale.numel() != 1:
@@ -196,7 +220,7 @@ def _given_scale(tensor_scale: torch.Tensor | float, device: torch.device, valid
     """A tensor scale to quantise by; its value is checked where it can be read."""
     g = _one_scale(tensor_scale, device)
     if isinstance(tensor_scale, torch.Tensor):
-        if not validate or torch.compiler.is_compiling():
+        if not validate or torch.compiler.is_compiling() or not _arguments.is_real(g):
             return g
         if g.is_cuda and torch.cuda.is_current_stream_capturing():
             return g

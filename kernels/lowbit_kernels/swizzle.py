@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from lowbit.errors import ArgumentError, DtypeError, ShapeError
-from lowbit_kernels import _launch
+from lowbit_kernels import _arguments, _launch
 
 SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.float8_e4m3fn)
 _BLOCK_COLUMNS = 1024 if _launch.INTERPRETED else 64
@@ -90,11 +90,12 @@ def swizzle_scales(scales: torch.Tensor, *, out: torch.Tensor | None = None) -> 
     Args:
       scales: (..., M, C) or (C,) uint8, float8_e8m0fnu or float8_e4m3fn, any strides. Leading dimensions are flattened
         into M.
-      out: the result, to write into; contiguous, of its size and dtype.
+      out: the result, to write into: contiguous, of its size and dtype, apart from scales.
     Returns:
       (ceil(M / 128) * 128 * ceil(C / 4) * 4,) of the dtype of scales. Every byte of padding is 0.
     Raises:
       ShapeError: no dimension; `out` of another shape.
+      ArgumentError: `out` where it cannot be written.
       DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
     Exactness: a permutation of bytes.
     Spec: SPEC.md 4.
@@ -105,7 +106,8 @@ def swizzle_scales(scales: torch.Tensor, *, out: torch.Tensor | None = None) -> 
     if out is None:
         return _SWIZZLE(scales)
     size = swizzled_size(scales.shape[:-1].numel(), scales.shape[-1])
-    _launch.require_output("out", out, (size,), (scales.dtype,), scales.device)
+    _arguments.require_output("out", out, (size,), (scales.dtype,), scales.device)
+    _arguments.require_disjoint([("out", out)], scales=scales)
     _SWIZZLE_OUT(scales, out)
     return out
 
@@ -116,20 +118,19 @@ def unswizzle_scales(buffer: torch.Tensor, rows: int, columns: int, *, out: torc
     Args:
       buffer: (ceil(rows / 128) * 128 * ceil(columns / 4) * 4,) uint8, float8_e8m0fnu or float8_e4m3fn.
       rows, columns: of the matrix.
-      out: the result, to write into; contiguous, of its shape and dtype.
+      out: the result, to write into: contiguous, of its shape and dtype, apart from buffer.
     Returns:
       (rows, columns) of buffer's dtype.
     Raises:
-      ArgumentError: a negative size.
+      ArgumentError: a negative size; `out` where it cannot be written.
       ShapeError: a buffer of another size; says which one belongs to rows and columns.
       DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
     Exactness: a permutation of bytes.
     Spec: SPEC.md 4.
     """
     _require_scales("buffer", buffer)
+    rows, columns = _arguments.require_integer("rows", rows), _arguments.require_integer("columns", columns)
     for name, value in (("rows", rows), ("columns", columns)):
-        if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-            raise DtypeError(f"{name}: got {type(value).__name__}, want an integer")
         if value < 0:
             raise ArgumentError(f"{name}: got {value}, want 0 or more")
     wanted = (swizzled_size(rows, columns),)
@@ -139,7 +140,8 @@ def unswizzle_scales(buffer: torch.Tensor, rows: int, columns: int, *, out: torc
         )
     if out is None:
         return _UNSWIZZLE(buffer, rows, columns)
-    _launch.require_output("out", out, (rows, columns), (buffer.dtype,), buffer.device)
+    _arguments.require_output("out", out, (rows, columns), (buffer.dtype,), buffer.device)
+    _arguments.require_disjoint([("out", out)], buffer=buffer)
     _UNSWIZZLE_OUT(buffer, out)
     return out
 

@@ -96,6 +96,7 @@ def _template() -> jinja2.Template:
         "name": lambda value: text.line(value, NAME),
         "anchor": lambda record: text.anchor(record.implementation, record.scheme, record.check),
         "kinds": text.of_kinds,
+        "diagnosis": text.diagnosis,
         "fields": _fields,
         "scheme": lambda value: "all schemes" if value == "*" else text.line(value, NAME),
     }

@@ -21,6 +21,12 @@ LEVELS = {
 }
 """What a level below exhaustive leaves out."""
 
+LOUD = ("quick",)
+"""Levels that are a warning; others are the usual ones, and only noted."""
+
+JUDGED = ("pass", "mismatch", "error")
+"""Statuses whose counts bear on the verdict. What was waived is told apart: it shows nothing, whatever it compared."""
+
 
 @dataclass
 class Cell:
@@ -70,6 +76,8 @@ class Outcome:
       because: a sentence for the verdict.
       incomplete: the run did not reach its end, whatever the verdict.
       warnings: what a reader must know before believing the verdict, loud.
+      notes: what is good to know, and usual.
+      compared, mismatched: of the records whose status is in `JUDGED`.
       statuses: status → number of records.
     """
 
@@ -77,6 +85,7 @@ class Outcome:
     because: str
     incomplete: bool
     warnings: tuple[str, ...]
+    notes: tuple[str, ...]
     compared: int
     mismatched: int
     statuses: dict[str, int]
@@ -86,16 +95,23 @@ def judge(about: Mapping[str, Any], records: Sequence[Record], problems: Sequenc
     """The verdict over a run.
 
     A failure is a failure also in a run that did not finish; a run that did not finish, or compared nothing, never
-    passes; nor does one that ended with another exit status than 0.
+    passes; nor does one that ended with another exit status than 0. Only records of a status in `JUDGED` count as
+    compared.
 
     Args:
-      about: run.json. problems: lines of records that could not be read.
+      about: run.json. problems: lines of records that could not be read, beside those that `about` tells.
     """
+    earlier = about.get("problems")
+    told = [str(problem) for problem in earlier] if isinstance(earlier, list) else []
+    problems = list(dict.fromkeys([*problems, *told, *_contradictions(records)]))
     statuses = Counter(record.status for record in records)
-    compared, mismatched = sum(r.compared for r in records), sum(r.mismatched for r in records)
+    judged = [record for record in records if record.status in JUDGED]
+    compared, mismatched = sum(r.compared for r in judged), sum(r.mismatched for r in judged)
+    waived = sum(r.mismatched for r in records if r.status == "waived")
     failing = statuses["mismatch"] + statuses["error"]
     finished, status = about.get("finished"), about.get("exit_status")
-    incomplete = not finished or bool(problems) or status in (2, 3)
+    unknown = isinstance(status, bool) or not isinstance(status, int)
+    incomplete = not finished or bool(problems) or unknown or status in (2, 3)
     if failing:
         checks = len({(r.implementation, r.scheme, r.check) for r in records if r.failed})
         verdict = "FAIL"
@@ -111,7 +127,7 @@ def judge(about: Mapping[str, Any], records: Sequence[Record], problems: Sequenc
     elif compared == 0:
         verdict, because = (
             "NOTHING COMPARED",
-            "No record compares anything: this run shows nothing about the implementation.",
+            "No record that counts compares anything: this run shows nothing about the implementation.",
         )
     elif status != 0:
         verdict, because = (
@@ -119,16 +135,29 @@ def judge(about: Mapping[str, Any], records: Sequence[Record], problems: Sequenc
             f"No record fails, but the run ended with exit status {status}: see its terminal output.",
         )
     else:
-        verdict, because = "PASS", f"{compared:,} elements compared bit for bit, none differs."
+        beside = f" Not among them: {waived:,} that differ in waived checks." if waived else ""
+        verdict, because = "PASS", f"{compared:,} elements compared bit for bit, none differs.{beside}"
     return Outcome(
         verdict,
         because,
         incomplete,
         tuple(_warnings(about, records, problems, statuses)),
+        tuple(LEVELS[level] for level in _levels(about, records) if level in LEVELS and level not in LOUD),
         compared,
         mismatched,
         dict(statuses),
     )
+
+
+def _contradictions(records: Iterable[Record]) -> Iterable[str]:
+    """Mismatches in records that say they compared nothing."""
+    for record in records:
+        if record.status in ("unsupported", "not_run") and record.mismatched:
+            yield f"{record.scheme} × {record.check}: {record.status}, but {record.mismatched:,} mismatches"
+
+
+def _levels(about: Mapping[str, Any], records: Iterable[Record]) -> list[str]:
+    return sorted({record.level for record in records} or {str(about.get("level") or "")})
 
 
 def _warnings(
@@ -138,10 +167,12 @@ def _warnings(
         yield "INCOMPLETE RUN: it was started and never finished. What follows is what it had."
     elif about.get("exit_status") in (2, 3):
         yield f"INCOMPLETE RUN: it was broken off (exit status {about['exit_status']})."
+    elif isinstance(about.get("exit_status"), bool) or not isinstance(about.get("exit_status"), int):
+        yield f"INCOMPLETE RUN: its exit status is no number: {line(about.get('exit_status'), 60) or 'none'}."
     if problems:
         yield f"INCOMPLETE RUN: {len(problems)} line(s) of records could not be read: {line('; '.join(problems), 300)}"
-    for level in sorted({r.level for r in records} or {str(about.get("level") or "")}):
-        if level in LEVELS:
+    for level in _levels(about, records):
+        if level in LOUD:
             yield LEVELS[level]
     options = about.get("options")
     chosen = options.get("scheme") if isinstance(options, Mapping) else None
@@ -153,7 +184,9 @@ def _warnings(
     if statuses.get("unsupported"):
         yield f"UNSUPPORTED by the implementation: {statuses['unsupported']:,} check(s), listed below."
     if statuses.get("waived"):
-        yield f"WAIVED: {statuses['waived']:,} check(s), listed below."
+        differ = sum(record.mismatched for record in records if record.status == "waived")
+        with_what = f" with {differ:,} mismatches that count in no total" if differ else ""
+        yield f"WAIVED: {statuses['waived']:,} check(s){with_what}, listed below."
 
 
 def matrix(records: Iterable[Record]) -> dict[tuple[str, str, str], Cell]:
@@ -174,12 +207,23 @@ def axes(cells: Mapping[tuple[str, str, str], Cell]) -> tuple[list[tuple[str, st
 def first_failures(records: Iterable[Record], limit: int) -> list[tuple[Record, int]]:
     """Failing records that differ in what is wrong, each with the number of records like it.
 
-    Two records are alike if their diagnoses, or without one their checks and messages, begin alike but for numbers.
+    Two records are alike if they have the same kinds of mismatches and their diagnoses name the same cause of all, or
+    of some; without a diagnosis, if their checks and messages begin alike but for numbers.
     """
-    groups: dict[str, list[Record]] = {}
+    groups: dict[tuple[str, frozenset[str]], list[Record]] = {}
     for record in records:
         if record.failed:
-            text = record.diagnosis or f"{record.check}: {record.message[:200]}"
-            groups.setdefault(re.sub(r"[\d,.]+", "#", re.split("[(;]", text)[0]), []).append(record)
+            text = _cause(record.diagnosis or "")
+            if not text:
+                text = re.sub(r"[\d,.]+", "#", re.split("[(;]", f"{record.check}: {record.message[:200]}")[0])
+            groups.setdefault((text, frozenset(record.kinds)), []).append(record)
     explained = sorted(groups.values(), key=lambda group: not group[0].diagnosis)
     return [(group[0], len(group)) for group in explained[:limit]]
+
+
+def _cause(diagnosis: str) -> str:
+    """A diagnosis without its counts and without what stands behind it in brackets."""
+    text = re.sub(r"^(all [\d,]+ mismatches vanish|the one mismatch vanishes) with", "all vanish with", diagnosis)
+    text = re.sub(r"^[\d,]+ of [\d,]+ mismatches vanish( \(\d+ %\))? with", "some vanish with", text)
+    text = re.sub(r"; tried on [\d,]+ of [\d,]+$", "", text)
+    return re.sub(r" \([^()]*(\([^()]*\)[^()]*)*\)$", "", text)

@@ -11,7 +11,7 @@ from typing import Any
 
 from lowbit.records import Record, readable
 from lowbit.report.outcome import Cell, axes, first_failures, judge, matrix
-from lowbit.report.text import anchor, count, line, number, of_kinds, reason
+from lowbit.report.text import anchor, count, diagnosis, line, number, of_kinds, reason
 
 SYMBOLS = {"pass": ".", "mismatch": "F", "error": "E", "unsupported": "u", "not_run": "-", "waived": "w"}
 """A cell of the matrix; a blank is a check that the scheme does not have."""
@@ -73,7 +73,7 @@ def record_lines(record: Record, *, limit: int = 12) -> list[str]:
     if record.message:
         lines.append(f"  {line(record.message)}")
     if record.diagnosis:
-        lines.append(f"  diagnosis: {line(record.diagnosis)}")
+        lines.append(f"  diagnosis: {line(diagnosis(record))}")
     if record.repeat:
         lines.append(f"  repeat: {line(record.repeat)}")
     return lines
@@ -93,7 +93,7 @@ def summary_lines(
     lines = matrix_lines(cells, width=width)
     for record, alike in first_failures(records, failures):
         more = f" (and {alike - 1:,} more like it)" if alike > 1 else ""
-        what = line(record.diagnosis or record.message) or of_kinds(record.kinds)
+        what = line(diagnosis(record) or record.message) or of_kinds(record.kinds)
         lines.append(f"{record.status}: {line(record.scheme)} × {line(record.check)}{more}: {what}")
         lines.append(f"  index.html#{anchor(record.implementation, record.scheme, record.check)}")
         if record.repeat:

@@ -6,9 +6,12 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lowbit.rules import Rounding
+
+if TYPE_CHECKING:
+    from lowbit.records import Record
 
 LIMIT = 1000
 """Characters shown of one text; names and messages are other people's and may be of any length."""
@@ -70,6 +73,22 @@ def reason(sample: Mapping[str, Any]) -> str:
         return kind
     known = {r.value for r in Rounding}
     return f"{kind} → {rule.removeprefix('ties_').removeprefix('to_').replace('_', ' ') if rule in known else rule}"
+
+
+_EXPLAINED = re.compile(r"(?:all ([\d,]+) mismatches|the one mismatch|([\d,]+) of ([\d,]+) mismatches) vanish")
+
+
+def diagnosis(record: Record) -> str:
+    """The diagnosis; where it was made of a part of the record's mismatches, with how many of them it explains."""
+    said = record.diagnosis or ""
+    found = _EXPLAINED.match(said)
+    if found is None:
+        return said
+    explained, cut = found[1] or found[2] or "1", re.search(r"; tried on [\d,]+ of ([\d,]+)$", said)
+    told = cut[1] if cut else found[3] or explained
+    if not 0 < int(f"0{told.replace(',', '')[:20]}") < record.mismatched:
+        return said
+    return f"explains {explained} of {record.mismatched:,} mismatches: {said}"
 
 
 def anchor(implementation: str, scheme: str, check: str) -> str:

@@ -39,6 +39,11 @@ def quick_for_representatives_full_for_all(scheme: Scheme) -> str:
     return "quick" if representative(scheme) else "full"
 
 
+def full_for_representatives(scheme: Scheme) -> str:
+    """Level "full" for a representative scheme, "exhaustive" for those that share its launch."""
+    return "full" if representative(scheme) else "exhaustive"
+
+
 def full_for_canonical(scheme: Scheme) -> str:
     """Level "full" for a canonical scheme, "exhaustive" for the others."""
     return "full" if scheme.canonical else "exhaustive"

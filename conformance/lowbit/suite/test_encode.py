@@ -9,8 +9,8 @@ from lowbit import cases
 from lowbit.formats import BFLOAT16, BINARY16, E4M3
 from lowbit.rules import Rounding
 from lowbit.schemes import Scheme
-from lowbit.suite.checks import check, full_for_canonical
-from lowbit.suite.judge import Judge, Options
+from lowbit.suite.checks import check, full_for_canonical, quick_for_representatives
+from lowbit.suite.judge import DTYPES, Judge, Options
 
 CHUNK = 1 << 27
 """Elements a step over 2**32: 512 MiB of float32."""
@@ -52,6 +52,40 @@ def test_special_values(judge: Judge) -> None:
     else:
         judge.quantize(judge.tensor(cases.special_blocks(judge.scheme)))
     judge.assurance = f"breakpoints({judge.compared}), special values in every lane"
+
+
+@check("encode edges", level=quick_for_representatives)
+def test_edges_of_each_dtype(judge: Judge) -> None:
+    """Boundary and special values in every lane and in pairs, as the input's own bits, in each input type.
+
+    Contiguous, and through an odd storage offset and every second column; a view is read or refused.
+    """
+    options = given(judge, cases.pins(judge.scheme)[0])  # a given g keeps one NaN or Inf from spoiling the tensor
+    for dtype, fmt in DTYPES.items():
+        patterns = cases.edge_blocks(judge.scheme, fmt)
+        if dtype is torch.float32:
+            x = judge.tensor(cases.floats(patterns))
+        else:
+            x = judge.tensor_of_patterns(patterns, dtype)
+        expected = judge.expected(x, **judge.random_options(tuple(x.shape)), **options)
+        with judge.part(fmt.name):
+            judge.quantize(x, expected=expected, **options)
+        shifted = torch.zeros(x.numel() + 7, dtype=dtype, device=x.device)[7:].view(x.shape)
+        spread = torch.full((len(x), 2 * x.shape[1]), 3.0, dtype=dtype, device=x.device)[:, ::2]
+        every = judge.scheme.canonical or not judge.settings.interpreted
+        for name, view, wanted in (
+            ("storage offset 7", shifted, dtype is torch.bfloat16),
+            ("every second column", spread, dtype is torch.float16),
+        ):
+            if not (every or wanted):
+                continue
+            view.copy_(x)
+            with judge.part(f"{fmt.name}, {name}"):
+                try:
+                    judge.quantize(view, expected=expected, **options)
+                except (ValueError, TypeError) as error:
+                    judge.notes.append(f"refused {name}: {error}")
+    judge.assurance = f"breakpoints({judge.compared}), edges of binary32, bfloat16 and binary16"
 
 
 @check("encode 16-bit", level=full_for_canonical)

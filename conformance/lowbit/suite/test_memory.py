@@ -9,10 +9,11 @@ import torch
 
 from lowbit import cases, packing
 from lowbit.errors import Unsupported
-from lowbit.schemes import Quantized
+from lowbit.rules import ScaleLayout
+from lowbit.schemes import Encoded, Quantized
 from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.convert import as_bytes
-from lowbit.suite.judge import Judge, Options
+from lowbit.suite.judge import DTYPES, Judge, Options
 from lowbit.suite.poison import poisoned
 
 GUARD = 4096
@@ -36,6 +37,18 @@ def test_every_byte_is_written(judge: Judge, swizzle: bool) -> None:
     judge.assurance = f"property(3, {judge.settings.seed}), fills of memory"
 
 
+@check("unwritten values", level=quick_for_representatives)
+def test_every_value_is_written(judge: Judge) -> None:
+    """Under three fills of uninitialised memory `dequantize` gives the right values, none of them left over."""
+    x = blocks(judge)
+    encoded = judge.expected(x, **judge.random_options(tuple(x.shape)))
+    stored = packing.pack(encoded, judge.scheme)
+    for fill, dtype in itertools.product((0xFF, 0xA5, 0x00), DTYPES if judge.scheme.canonical else (torch.bfloat16,)):
+        with judge.part(f"fill {fill:#04x}"), poisoned(fill):
+            judge.dequantize(stored, encoded, dtype)
+    judge.assurance = f"property(3, {judge.settings.seed}), fills of memory"
+
+
 @check("guard bands", level=quick_for_representatives)
 def test_nothing_is_written_outside(judge: Judge) -> None:
     """With `out=`, the bytes before and after each buffer keep their fill, under two fills."""
@@ -44,28 +57,40 @@ def test_nothing_is_written_outside(judge: Judge) -> None:
     x = blocks(judge)
     options = judge.random_options(tuple(x.shape))
     expected = judge.expected(x, **options)
-    want = packing.pack(expected, judge.scheme)
-    for fill in (0xFF, 0xA5):
-        arenas: list[torch.Tensor] = []
-        views: list[torch.Tensor | None] = []
-        for part in want[:2]:
-            if part is None:
-                views.append(None)
-                continue
-            arena = torch.full((2 * GUARD + part.numel(),), fill, dtype=torch.uint8, device=x.device)
-            arenas.append(arena)
-            views.append(arena[GUARD : GUARD + part.numel()].view(part.shape))
-        scale = None
-        if want.tensor_scale is not None:
-            scale = torch.full((1,), float("nan"), dtype=torch.float32, device=x.device)
-        result = judge.quantize(x, expected=expected, out=Quantized(views[0], views[1], scale), **options)
-        for name, arena in zip(("packed", "scales"), arenas, strict=False):
-            outside = torch.cat([arena[:GUARD], arena[-GUARD:]])
-            judge.same_bytes(outside, torch.full_like(outside, fill), tensor=f"guard of {name}", kind="guard")
-        for name, view, got in zip(("packed", "scales"), views, result[:2], strict=True):
-            if view is not None and as_bytes(got).data_ptr() != view.data_ptr():
-                judge.fault("guard", name, f"{name} was not written to the buffer given as out")
-    judge.assurance = f"property(2, {judge.settings.seed}), {GUARD} bytes on either side"
+    layouts = [("plain", False)]
+    if judge.scheme.scale_layout is ScaleLayout.SEPARATE:
+        layouts.append(("swizzled", True))
+    for (name, swizzle), fill in itertools.product(layouts, (0xFF, 0xA5)):
+        with judge.part(f"{name}, fill {fill:#04x}"):
+            judge_guards(judge, x, expected, fill, swizzle=swizzle, options=options)
+    judge.assurance = f"property({2 * len(layouts)}, {judge.settings.seed}), {GUARD} bytes on either side"
+
+
+def judge_guards(
+    judge: Judge, x: torch.Tensor, expected: Encoded, fill: int, *, swizzle: bool, options: Options
+) -> None:
+    """Judges one call with `out=` between guard bands; a padding byte that keeps the fill is a fault as well."""
+    want = packing.pack(expected, judge.scheme, swizzle=swizzle)
+    arenas: list[torch.Tensor] = []
+    views: list[torch.Tensor | None] = []
+    for part in want[:2]:
+        if part is None:
+            views.append(None)
+            continue
+        arena = torch.full((2 * GUARD + part.numel(),), fill, dtype=torch.uint8, device=x.device)
+        arenas.append(arena)
+        views.append(arena[GUARD : GUARD + part.numel()].view(part.shape))
+    scale = None
+    if want.tensor_scale is not None:
+        scale = torch.full((1,), float("nan"), dtype=torch.float32, device=x.device)
+    out = Quantized(views[0], views[1], scale)
+    result = judge.quantize(x, expected=expected, out=out, swizzle=swizzle or None, **options)
+    for name, arena in zip(("packed", "scales"), arenas, strict=False):
+        outside = torch.cat([arena[:GUARD], arena[-GUARD:]])
+        judge.same_bytes(outside, torch.full_like(outside, fill), tensor=f"guard of {name}", kind="guard")
+    for name, view, got in zip(("packed", "scales"), views, result[:2], strict=True):
+        if view is not None and as_bytes(got).data_ptr() != view.data_ptr():
+            judge.fault("guard", name, f"{name} was not written to the buffer given as out")
 
 
 @check("determinism", level=quick_for_representatives)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -49,24 +51,70 @@ def test_swizzled_scales(judge: Judge) -> None:
 @check("swizzle layout", where=lambda s: s.canonical and separate(s))
 def test_swizzle_of_indices(judge: Judge) -> None:
     """`swizzle` alone on index-coded scales; `unswizzle` restores them and reads no padding."""
-    for rows, columns in cases.SWIZZLE_SHAPES:
+    shapes = (*cases.SWIZZLE_SHAPES, *cases.WIDE_SWIZZLE_SHAPES)
+    for rows, columns in shapes:
         for shift in (0, 8):
-            index = (np.arange(rows * columns).reshape(rows, columns) >> shift).astype(np.uint8)
-            scales = judge.tensor(index)
+            scales = judge.tensor(indices(rows, columns, shift))
             expected = packing.swizzle(scales)
+            padding = padding_mask(expected.numel(), scales.shape, scales.device)
             with judge.part(f"{rows} × {columns}"):
                 buffer = judge.implementation.call("swizzle", scales)
-                judge.same_bytes(
-                    buffer,
-                    expected,
-                    tensor="buffer",
-                    padding=padding_mask(expected.numel(), scales.shape, scales.device),
-                )
+                judge.same_bytes(buffer, expected, tensor="buffer", padding=padding)
                 poisoned = expected.clone()
-                poisoned[padding_mask(expected.numel(), scales.shape, scales.device)] = 0x7F
+                poisoned[padding] = 0x7F
                 if judge.implementation.unswizzle is not None:
                     judge.same_bytes(judge.implementation.unswizzle(poisoned, rows, columns), scales, tensor="scales")
-    judge.assurance = f"exhaustive({judge.compared}), index-coded, of {len(cases.SWIZZLE_SHAPES)} shapes"
+    judge.assurance = f"exhaustive({judge.compared}), index-coded, of {len(shapes)} shapes"
+
+
+def indices(rows: int, columns: int, shift: int) -> np.ndarray:
+    """(rows, columns) uint8: each scale is its own index, the 8 bits from `shift` on."""
+    return (np.arange(rows * columns).reshape(rows, columns) >> shift).astype(np.uint8)
+
+
+def scale_views(scales: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Views of the rows of a (rows, columns) matrix that lie differently in memory; the rest is 0xA5."""
+    rows, columns = scales.shape
+    room = torch.full((2 * rows, 2 * columns + 3), 0xA5, dtype=scales.dtype, device=scales.device)
+    for name, view in (
+        ("column slice", room[:rows, 3 : 3 + columns]),
+        ("every second row", room[::2, :columns]),
+        ("every second column", room[:rows, : 2 * columns : 2]),
+    ):
+        room.fill_(0xA5)
+        view.copy_(scales)
+        yield name, view
+    yield "transposed", scales.t().contiguous().t()
+    yield "three dimensions", scales.view(rows // 2, 2, columns)
+    exchanged = scales.view(rows // 2, 2, columns).transpose(0, 1).contiguous().transpose(0, 1)
+    yield "leading dimensions exchanged", exchanged
+
+
+@check("swizzle strides", where=lambda s: s.canonical and separate(s))
+def test_swizzle_of_views(judge: Judge) -> None:
+    """`swizzle` and `unswizzle` read by strides and flatten leading dimensions, or refuse with an error."""
+    rows, columns = 130, 9
+    for shift in (0, 8):
+        scales = judge.tensor(indices(rows, columns, shift))
+        expected = packing.swizzle(scales)
+        padding = padding_mask(expected.numel(), scales.shape, scales.device)
+        spread = torch.full((2 * len(expected),), 0xA5, dtype=torch.uint8, device=scales.device)[1::2]
+        spread.copy_(expected)
+        for name, view in scale_views(scales):
+            with judge.part(name):
+                try:
+                    buffer = judge.implementation.call("swizzle", view)
+                    judge.same_bytes(buffer, expected, tensor="buffer", padding=padding)
+                except (ValueError, TypeError) as error:
+                    judge.notes.append(f"refused {name}: {error}")
+        if judge.implementation.unswizzle is None:
+            continue
+        with judge.part("every second byte of a buffer"):
+            try:
+                judge.same_bytes(judge.implementation.unswizzle(spread, rows, columns), scales, tensor="scales")
+            except (ValueError, TypeError) as error:
+                judge.notes.append(f"refused every second byte: {error}")
+    judge.assurance = f"exhaustive({judge.compared}), index-coded, of 7 views"
 
 
 @check("round trip", level=quick_for_representatives)

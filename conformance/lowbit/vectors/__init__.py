@@ -3,6 +3,8 @@
     locate(root=None) -> Path                 the folder: shipped beside the package, else the checkout's `vectors/`
     groups(root=None) -> tuple[Group, ...]    everything; a Group says what decides it, which kind and which form it has
     read(path) -> tuple[Group, ...]           one file
+    verify(root=None) -> tuple[str, ...]      what is wrong with the files, by name: ask before judging by them
+    check_against_references(groups)          what is wrong in those groups that no implementation is asked about
 
     for group in vectors.groups():
         group.kind        "decode", "breakpoints", "scale", "blocks", "layout", "stochastic" or "known_bug"
@@ -33,6 +35,7 @@ from lowbit.vectors.case import (
 )
 from lowbit.vectors.group import KINDS, Batch, Group
 from lowbit.vectors.read import groups, locate, read
+from lowbit.vectors.soundness import check_against_references, verify
 
 __all__ = [
     "KINDS",
@@ -50,7 +53,9 @@ __all__ = [
     "ScaledCodes",
     "Swizzle",
     "Thresholds",
+    "check_against_references",
     "groups",
     "locate",
     "read",
+    "verify",
 ]

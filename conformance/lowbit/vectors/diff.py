@@ -35,7 +35,7 @@ class Change:
         place = f"{self.group}, case {self.case!r}" if self.case else self.group
         if not self.field:
             return f"{self.action}: {place}"
-        old, new = _around(self.old, self.new)
+        old, new = around(self.old, self.new)
         return f"{self.action}: {place}: {self.field} {old} -> {new}"
 
 
@@ -68,7 +68,8 @@ class Difference:
 
 def contents(root: Path) -> dict[str, dict[str, Any]]:
     """Every payload of a folder, by path."""
-    return {path.relative_to(root).as_posix(): read_json(path) for path in payloads(root)}
+    files = {path.relative_to(root).as_posix(): path for path in payloads(root)}
+    return {file: read_json(path, file) for file, path in files.items()}
 
 
 def compare(old: Mapping[str, dict[str, Any]], new: Mapping[str, dict[str, Any]]) -> Difference:
@@ -123,7 +124,7 @@ def _cases(group: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {kind(fields).name: fields for fields in group["cases"]}
 
 
-def _around(old: str, new: str) -> tuple[str, str]:
+def around(old: str, new: str) -> tuple[str, str]:
     """Two long texts around the first place where they differ."""
     if max(len(old), len(new)) <= 32:
         return old or "(none)", new or "(none)"

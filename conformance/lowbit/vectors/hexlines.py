@@ -12,6 +12,7 @@ cannot be taken for another one's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,7 @@ def answers(lines: list[Line], given: Iterable[str]) -> list[list[str]]:
     for number, text in enumerate(given, 1):
         if number > len(lines):
             raise ArgumentError(f"line {number}: got more answers than the {len(lines)} exported lines")
-        words, exported = text.lower().split(), lines[number - 1].words.split()
+        words, exported = re.findall(r"[^ \t]+", text.rstrip("\r\n").lower()), lines[number - 1].words.split()
         if words[: len(exported)] != exported:
             raise ArgumentError(
                 f"line {number}: got {_start(words)}, want the exported words first: {_start(exported)}"
@@ -223,9 +224,19 @@ def _blocks_under(
 
 
 def codes_of(lines: list[Line], added: list[list[str]], element: FloatFormat) -> tuple[np.ndarray, ...]:
-    """x (N,) float32, and the actual and expected codes (N,) uint8 of a format's lines."""
+    """x (N,) float32, and the actual and expected codes (N,) uint8 of a format's lines.
+
+    Raises:
+      ArgumentError: an answer that is no hex of the right length, or no code of the format; names the line.
+    """
     length = -(-element.bits // 4)
     actual = [int(_hex(words[0], length, index, "code"), 16) for index, words in enumerate(added)]
+    last = (1 << element.bits) - 1
+    for index, code in enumerate(actual):
+        if code > last:
+            raise ArgumentError(
+                f"line {index + 1}: code: got {code:02x}, want 00 to {last:02x}: {element.name} has no more"
+            )
     x = np.array([int(line.words, 16) for line in lines], np.uint32).view(np.float32)
     return x, np.array(actual, np.uint8), np.array([int(line.answer, 16) for line in lines], np.uint8)
 

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowbit import schemes
 from lowbit.errors import ArgumentError, LowbitError
-from lowbit.formats import FORMATS
 from lowbit.vectors import manifest as manifests
-from lowbit.vectors.case import Block, Exponent, Nibbles, Row, Swizzle, Thresholds
-from lowbit.vectors.group import RANDOM_BYTES, Group
-from lowbit.vectors.payload import flags_of, render, render_plain
+from lowbit.vectors.disorder import disorders
+from lowbit.vectors.group import Group
+from lowbit.vectors.payload import SCHEMA_VERSION, flags_of, render, render_plain
 from lowbit.vectors.read import CHANGES, DOCUMENT, MANIFEST, SCHEMA, group_of, payloads, read_json
 from lowbit.vectors.schema import schema
-
-NAMED = {"layout": ("nibbles", "swizzle_32_4_4"), "generator": ("philox4x32_10",)}
-"""The layouts and generators there are; schemes and formats have registries."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +32,7 @@ class Problem:
 
 def lint(root: Path) -> list[Problem]:
     """Everything that is wrong with a folder of vectors, without making any anew."""
-    problems = [*_beside(root)]
+    problems = [*_links(root), *_beside(root)]
     names: dict[str, str] = {}
     validate = _validator("")
     held: list[Group] = []
@@ -52,7 +46,7 @@ def lint(root: Path) -> list[Problem]:
             if group.name in names:
                 problems.append(Problem(file, f"group {group.name!r} stands in {names[group.name]} too"))
             names[group.name] = file
-            problems += [Problem(file, f"{group.name}: {text}") for text in _group(group)]
+            problems += [Problem(file, f"{group.name}: {text}") for text in disorders(group)]
             held.append(group)
     if not problems:
         problems += _counted(root, held)
@@ -60,6 +54,14 @@ def lint(root: Path) -> list[Problem]:
 
 
 # -- the folder
+
+
+def _links(root: Path) -> Iterator[Problem]:
+    """What lies in the folder by name only."""
+    whole = root.resolve()
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink() and not path.resolve().is_relative_to(whole):
+            yield Problem(path.relative_to(root).as_posix(), "leads out of the folder, want a file of its own")
 
 
 def _beside(root: Path) -> Iterator[Problem]:
@@ -72,10 +74,14 @@ def _beside(root: Path) -> Iterator[Problem]:
     if not isinstance(manifest, dict) or manifests.own_hash(manifest) != manifest.get("sha256"):
         yield Problem(MANIFEST, "sha256 is not that of its content; only `lowbit vectors make` writes it")
         return
+    if type(manifest.get("schema_version")) is not int:  # JSON Schema takes 1.0 for an integer
+        yield Problem(MANIFEST, f"schema_version: got {manifest.get('schema_version')!r}, want {SCHEMA_VERSION}")
     if render_plain(manifest) != data:
         yield Problem(MANIFEST, "laid out otherwise than `lowbit vectors make` does")
-    for text in _validator("manifest")(manifest):
-        yield Problem(MANIFEST, text)
+    wrong = list(_validator("manifest")(manifest))
+    yield from (Problem(MANIFEST, text) for text in wrong)
+    if wrong:
+        return
     listed = manifest.get("files", {})
     present = {p.relative_to(root).as_posix(): p for p in sorted(root.rglob("*")) if p.is_file() and p.name != MANIFEST}
     for file in sorted(listed.keys() - present.keys()):
@@ -90,6 +96,20 @@ def _beside(root: Path) -> Iterator[Problem]:
     for name in (SCHEMA, DOCUMENT, CHANGES):
         if not (root / name).is_file():
             yield Problem(name, "not there")
+    yield from _log(root / CHANGES)
+
+
+def _log(path: Path) -> Iterator[Problem]:
+    """Lines of the list of changes that are none."""
+    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict) or not all(
+            isinstance(entry.get(k), str) and entry[k] for k in ("date", "reason")
+        ):
+            yield Problem(CHANGES, f"line {number} is no JSON object with a date and a reason")
 
 
 def _counted(root: Path, groups: list[Group]) -> Iterator[Problem]:
@@ -118,6 +138,8 @@ def _payload(path: Path, validate: Callable[[Any], Iterator[str]]) -> Iterator[s
     yield from wrong
     if wrong:
         return
+    if type(content["schema_version"]) is not int:  # JSON Schema takes 1.0 for an integer
+        yield f"schema_version: got {content['schema_version']!r}, want {SCHEMA_VERSION}"
     if render(content) != path.read_bytes():
         yield "laid out otherwise than `lowbit vectors make` does"
     used = set(flags_of(content["groups"]))
@@ -146,146 +168,3 @@ def _validator(definition: str) -> Callable[[Any], Iterator[str]]:
 def _groups(path: Path, file: str) -> list[Group]:
     content = json.loads(path.read_bytes())
     return [group_of(raw, content["flags"], file, {}) for raw in content["groups"]]
-
-
-# -- one group
-
-
-def _group(group: Group) -> Iterator[str]:
-    yield from _subject(group)
-    names: set[str] = set()
-    for case in group.cases:
-        if case.name in names:
-            yield f"case {case.name!r} stands there twice"
-        names.add(case.name)
-    checks: dict[str, Callable[[Group], Iterator[str]]] = {
-        "rows": _rows,
-        "blocks": _blocks,
-        "stream": _blocks,
-        "exponents": _exponents,
-        "thresholds": _thresholds,
-        "nibbles": _bytes,
-        "swizzle": _bytes,
-    }
-    try:
-        yield from checks.get(group.form, lambda _: iter(()))(group)
-    except (ValueError, KeyError, LowbitError) as error:
-        yield f"cannot be read: {error}"
-
-
-def _subject(group: Group) -> Iterator[str]:
-    try:
-        known = {
-            "scheme": lambda: all(schemes.get(name) for name in group.schemes),
-            "format": lambda: group.subject in FORMATS,
-        }.get(group.subject_kind, lambda: group.subject in NAMED[group.subject_kind])()
-    except LowbitError as error:
-        yield str(error)
-        return
-    if not known:
-        yield f"{group.subject_kind} {group.subject!r} is not known"
-    if group.kind == "breakpoints" and (group.rounding is None) == (group.nan is None):
-        yield "breakpoints want either a rounding or a rule for NaN"
-
-
-def _rows(group: Group) -> Iterator[str]:
-    """Ascending, apart, and without a gap where the table is complete."""
-    rows = [case for case in group.cases if isinstance(case, Row)]
-    for row in rows:
-        if row.first > row.last:
-            yield f"row {row.name}: first above last"
-    for low, high in itertools.pairwise(rows):
-        if high.first <= low.last:
-            yield f"row {high.name}: begins before row {low.name} has ended"
-    if "complete" not in group.group_flags:
-        return
-    domain = _domain(group)
-    at = dict(domain)
-    position = None
-    for row in rows:
-        if position is None:
-            if row.first not in at:
-                yield f"row {row.name}: the domain {_words(domain)} does not begin there"
-                return
-            position = row.first
-        if row.first != position:
-            yield f"row {row.name}: a gap from {position:08x} on"
-            return
-        end = next(last for first, last in domain if first <= row.first <= last)
-        if row.last > end:
-            yield f"row {row.name}: leaves the domain at {end:08x}"
-            return
-        position = None if row.last == end else row.last + 1
-    if sum(row.decides for row in rows) != sum(last - first + 1 for first, last in domain):
-        yield f"rows do not fill the domain {_words(domain)}"
-
-
-def _domain(group: Group) -> list[tuple[int, int]]:
-    """The patterns that a complete table decides, as ranges that rows do not cross."""
-    if group.kind == "scale":
-        return [(0, 0x7FFFFFFF)]
-    if group.nan is not None:
-        return [(0x7F800001, 0x7FFFFFFF), (0xFF800001, 0xFFFFFFFF)]
-    has_nan = FORMATS[group.subject].nan_magnitude is not None
-    last = 0x7FFFFFFF if has_nan else 0x7F800000
-    return [(0, last), (0x80000000, 0x80000000 | last)]
-
-
-def _words(domain: list[tuple[int, int]]) -> str:
-    return ", ".join(f"{first:08x} to {last:08x}" for first, last in domain)
-
-
-def _blocks(group: Group) -> Iterator[str]:
-    """Lengths that fit one another; ranges of random bytes that fill 0 … 255."""
-    scheme = schemes.get(group.subject)
-    ranges: list[range] = []
-    for case in group.cases:
-        assert isinstance(case, Block)  # by the form, as below
-        rows, columns = case.shape
-        blocks = -(-columns // scheme.block)
-        fields = case.fields
-        lengths = {
-            "x": (len(fields["x"].split()), rows * columns),
-            "codes": (len(fields["codes"]), rows * blocks * scheme.block),
-            "scales": (len(fields["scales"]), 2 * rows * blocks),
-            "random_bits": (len(fields.get("random_bits", "")), 2 * rows * columns),
-            "scale_random_bits": (len(fields.get("scale_random_bits", "").split()), rows * blocks),
-        }
-        for name, (got, want) in lengths.items():
-            if name in fields and got != want:
-                yield f"case {case.name!r}: {name} has {got} items, want {want} for shape {rows} x {columns}"
-        if case.randoms is not None:
-            ranges.append(case.randoms)
-    if ranges and [r for one in ranges for r in one] != list(range(RANDOM_BYTES)):
-        yield "ranges of random bytes do not fill 00 to ff"
-
-
-def _exponents(group: Group) -> Iterator[str]:
-    by_x: dict[int, list[Exponent]] = {}
-    for case in group.cases:
-        assert isinstance(case, Exponent)
-        by_x.setdefault(case.x, []).append(case)
-    element = schemes.get(group.subject).element
-    end = 1 << (23 - element.mantissa_bits)
-    for x, cases in by_x.items():
-        starts = [0, *(case.last + 1 for case in cases)]
-        if [case.first for case in cases] != starts[:-1] or starts[-1] != end:
-            yield f"amax {x:08x}: random integers do not fill 0 to {end - 1:x}"
-
-
-def _thresholds(group: Group) -> Iterator[str]:
-    codes = [case.code for case in group.cases if isinstance(case, Thresholds)]
-    if codes != list(range(1, FORMATS[group.subject].max_magnitude + 1)):
-        yield "wants one line for each magnitude above 0"
-    for case in group.cases:
-        assert isinstance(case, Thresholds)
-        if case.firsts.size != RANDOM_BYTES:
-            yield f"case {case.name!r}: {case.firsts.size} thresholds, want {RANDOM_BYTES}"
-
-
-def _bytes(group: Group) -> Iterator[str]:
-    for case in group.cases:
-        if isinstance(case, Nibbles) and case.codes.size != 2 * case.packed.size:
-            yield f"case {case.name!r}: {case.codes.size} codes in {case.packed.size} bytes, want two a byte"
-        if isinstance(case, Swizzle) and len(case.fields["scales"]) != 2 * case.shape[0] * case.shape[1]:
-            yield f"case {case.name!r}: scales do not fill {case.shape[0]} x {case.shape[1]}"

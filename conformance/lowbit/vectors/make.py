@@ -5,8 +5,9 @@ Nothing is written unless independent witnesses agree on every case, and an exis
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
+import os
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from lowbit.errors import ArgumentError, LowbitError
 from lowbit.vectors import content, manifest
 from lowbit.vectors import votes as voting
-from lowbit.vectors.diff import Difference, compare, contents
+from lowbit.vectors.diff import Change, Difference, compare
 from lowbit.vectors.group import Group
 from lowbit.vectors.lint import Problem, lint
 from lowbit.vectors.payload import Draft, Raw, files_of, render, render_plain
@@ -59,7 +60,8 @@ def make(
 
     Raises:
       WitnessDisagreement: a witness differs, or a case has too few; nothing is written.
-      OverwriteRefused: an existing value would change without `overwrite`; nothing is written.
+      OverwriteRefused: an existing value would change, or was deleted or damaged, without `overwrite`; nothing is
+        written.
       ArgumentError: `overwrite` without a reason.
     """
     if overwrite and not reason.strip():
@@ -70,15 +72,21 @@ def make(
     asked = [w for w in (voting.witnesses() if witnesses is None else witnesses) if w.available]
     votes = voting.vote(groups, asked)
     votes.require()
-    difference = compare(contents(folder), made)
+    standing, damage = _standing(folder)
+    difference = compare(standing, made)
+    difference.changes[:0] = damage
     if difference.overwrites and not overwrite:
         raise OverwriteRefused(difference)
     rendered = {file: render(raw) for file, raw in made.items()}
-    _write(folder, rendered)
-    _log(folder, difference, reason)
-    beside = {name: (folder / name).read_bytes() for name in (SCHEMA, DOCUMENT, CHANGES) if (folder / name).is_file()}
-    whole = manifest.build(rendered, beside, groups, votes, asked)
-    (folder / MANIFEST).write_bytes(render_plain(whole))
+    log = _logged(folder, difference, reason)
+    document = folder / DOCUMENT
+    beside = {CHANGES: log, SCHEMA: render_plain(schema())}
+    if document.is_file():
+        beside[DOCUMENT] = document.read_bytes()
+    whole = render_plain(manifest.build(rendered, beside, groups, votes, asked))
+    # The log first, so that no value changes without a trace; the manifest last, so that a making that was cut short
+    # is seen: what it left behind does not fit the manifest, and making again wants a reason.
+    _write(folder, {CHANGES: log, **rendered, SCHEMA: beside[SCHEMA], MANIFEST: whole})
     return difference
 
 
@@ -210,27 +218,82 @@ def _own_folder() -> Path:
         return PACKAGE.parents[1] / "vectors"
 
 
-def _write(folder: Path, rendered: dict[str, bytes]) -> None:
-    """Payloads and schema; payloads that nothing makes go away."""
+def _standing(folder: Path) -> tuple[dict[str, Raw], list[Change]]:
+    """The payloads that can be read, and a change for each file that is not what the manifest says.
+
+    A payload that was deleted, touched or cannot be read is a value that stood there, whatever is made now.
+    """
+    standing: dict[str, Raw] = {}
+    damage: dict[str, str] = {}
+    present = {path.relative_to(folder).as_posix(): path for path in payloads(folder)}
+    for file, path in present.items():
+        try:
+            content = read_json(path, file)
+            compare({file: content}, {file: content})
+        except (LowbitError, AttributeError, KeyError, TypeError, ValueError):
+            damage[file] = "unreadable"
+        else:
+            standing[file] = content
+    listed, why = _listed(folder)
+    if why and present:
+        damage[MANIFEST] = why
+    for file, row in listed.items():
+        if file in (SCHEMA, DOCUMENT):  # these are not values, and each version of lowbit has its own
+            continue
+        path = folder / file
+        if not path.is_file():
+            damage[file] = "deleted"
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != row["sha256"]:
+            damage.setdefault(file, "not what the manifest says")
+    return standing, [Change("changed", file, "", "file", text, "made anew") for file, text in sorted(damage.items())]
+
+
+def _listed(folder: Path) -> tuple[dict[str, Raw], str]:
+    """The manifest's files, and what is wrong with it: "" if nothing is."""
+    if not (folder / MANIFEST).is_file():
+        return {}, "deleted"
+    try:
+        whole = read_json(folder / MANIFEST)
+        files = {str(file): {"sha256": str(row["sha256"])} for file, row in whole["files"].items()}
+        return files, "" if manifest.own_hash(whole) == whole["sha256"] else "its sha256 is not its own"
+    except (LowbitError, AttributeError, KeyError, TypeError, ValueError):
+        return {}, "unreadable"
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    """Puts files in the place of those that differ, in that order and each at once.
+
+    Nothing is replaced before all are written elsewhere. Payloads that nothing makes go away before the last file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as temporary:
+        staged: list[tuple[Path, Path]] = []
+        for file, data in files.items():
+            path, new = folder / file, Path(temporary) / f"{len(staged)}"
+            if not path.is_file() or path.read_bytes() != data:
+                new.write_bytes(data)
+                staged.append((new, path))
+        for new, path in staged:
+            if path == folder / MANIFEST:
+                _remove(folder, files)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(new, path)
+
+
+def _remove(folder: Path, kept: dict[str, bytes]) -> None:
     for path in payloads(folder):
-        if path.relative_to(folder).as_posix() not in rendered:
+        if path.relative_to(folder).as_posix() not in kept:
             path.unlink()
             if not any(path.parent.iterdir()):
-                shutil.rmtree(path.parent)
-    for file, data in rendered.items():
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != data:
-            path.write_bytes(data)
-    (folder / SCHEMA).write_bytes(render_plain(schema()))
+                path.parent.rmdir()
 
 
-def _log(folder: Path, difference: Difference, reason: str) -> None:
-    """One line in the list of changes, if anything changed."""
+def _logged(folder: Path, difference: Difference, reason: str) -> bytes:
+    """The list of changes, with one line more if anything changed."""
     path = folder / CHANGES
+    before = path.read_bytes() if path.is_file() else b""
     if not difference.changes:
-        path.touch()
-        return
+        return before
     entry = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "reason": reason.strip() or "new vectors",
@@ -238,5 +301,5 @@ def _log(folder: Path, difference: Difference, reason: str) -> None:
         "groups": sorted({change.group for change in difference.of("changed", "removed")}),
         "first": [str(change) for change in difference.of("changed", "removed")[:20]],
     }
-    with path.open("a", encoding="ascii", newline="\n") as file:
-        file.write(json.dumps(entry, sort_keys=True, ensure_ascii=True) + "\n")
+    line = json.dumps(entry, sort_keys=True, ensure_ascii=True).encode("ascii") + b"\n"
+    return before + (b"" if before.endswith(b"\n") or not before else b"\n") + line

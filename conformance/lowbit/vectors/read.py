@@ -10,6 +10,7 @@ from typing import Any
 from lowbit.errors import ArgumentError, NothingCompared
 from lowbit.vectors.case import CASES
 from lowbit.vectors.group import Group
+from lowbit.vectors.payload import SCHEMA_VERSION
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -42,8 +43,11 @@ def payloads(root: Path) -> list[Path]:
     return sorted(root.glob("*/*/*.json"), key=lambda path: path.relative_to(root).as_posix())
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, name: str | None = None) -> Any:
     """A JSON file.
+
+    Args:
+      name: how messages call it; None takes its last part.
 
     Raises:
       ArgumentError: it cannot be read, is no JSON, or has a key twice.
@@ -51,7 +55,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="ascii"), object_pairs_hook=_unique)
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{path.name}: {error}, want a JSON file") from error
+        raise ArgumentError(f"{name or path.name}: {error}, want a JSON file") from error
+    except RecursionError as error:
+        raise ArgumentError(f"{name or path.name}: nested too deeply, want a JSON file of vectors") from error
 
 
 def read(path: Path | str, root: Path | str | None = None) -> tuple[Group, ...]:
@@ -66,8 +72,8 @@ def read(path: Path | str, root: Path | str | None = None) -> tuple[Group, ...]:
     """
     folder = locate(root)
     place = Path(path) if Path(path).is_absolute() else folder / path
-    votes = read_json(folder / MANIFEST).get("groups", {})
-    return _groups(place, folder, votes)
+    votes = _votes(folder)
+    return groups_of_file(place, folder, votes)
 
 
 def groups(root: Path | str | None = None) -> tuple[Group, ...]:
@@ -86,19 +92,33 @@ def groups(root: Path | str | None = None) -> tuple[Group, ...]:
 
 @functools.lru_cache(maxsize=2)
 def _all_groups(folder: Path, _times: tuple[int, ...]) -> tuple[Group, ...]:
-    votes = read_json(folder / MANIFEST).get("groups", {})
-    found = tuple(group for path in payloads(folder) for group in _groups(path, folder, votes))
+    votes = _votes(folder)
+    found = tuple(group for path in payloads(folder) for group in groups_of_file(path, folder, votes))
     if not found:
         raise NothingCompared(f"vectors: {folder.name} holds no vector")
     return found
 
 
-def _groups(path: Path, folder: Path, votes: dict[str, Any]) -> tuple[Group, ...]:
-    content = read_json(path)
+def _votes(folder: Path) -> dict[str, Any]:
+    manifest = read_json(folder / MANIFEST)
+    votes = manifest.get("groups") if isinstance(manifest, dict) else None
+    if not isinstance(votes, dict) or not all(isinstance(row, dict) for row in votes.values()):
+        raise ArgumentError(f"{MANIFEST}: got no table of groups, want what `lowbit vectors make` writes")
+    return votes
+
+
+def groups_of_file(path: Path, folder: Path, votes: dict[str, Any]) -> tuple[Group, ...]:
+    """The groups of one file; `votes`: the manifest's groups, {} where they do not matter."""
     file = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+    content = read_json(path, file)
     try:
+        version = content["schema_version"]
+        if type(version) is not int or version != SCHEMA_VERSION:
+            raise ArgumentError(f"{file}: schema_version: got {version!r}, want {SCHEMA_VERSION}")
         return tuple(group_of(raw, content["flags"], file, votes) for raw in content["groups"])
-    except (KeyError, TypeError, ValueError, StopIteration) as error:
+    except ArgumentError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, StopIteration) as error:
         raise ArgumentError(
             f"{file}: {type(error).__name__}: {error}, want the form of schema.json (see `lowbit vectors lint`)"
         ) from error
