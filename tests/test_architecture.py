@@ -27,7 +27,7 @@ LINES = 450
 LAYERS: dict[str, tuple[str, ...]] = {
     "spec": ("", "errors", "formats", "rules", "schemes", "glossary"),  # "" is the package itself: its version
     "truth": ("references", "packing"),
-    "inputs": ("cases", "known_bugs", "strategies", "vectors", "checkpoint", "explain"),
+    "inputs": ("cases", "known_bugs", "strategies", "vectors", "checkpoint", "explain", "proofs"),
     "subject": ("implementation",),
     "adapters": ("adapters",),
     "judgement": (
@@ -69,10 +69,20 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
 ORACLES = ("bitstring", "fpy2", "gfloat", "gmpy2", "ml_dtypes")
 """Outside oracles: only modules named ``witness…`` may import them, inside functions, for they may be missing."""
 
+PROOFS = (
+    *("decoding", "device", "elements", "language", "lemma", "nearest", "nvfp4", "pairs"),
+    *("quotients", "reals", "scales", "variants", "whole"),
+)
+"""Modules of `lowbit.proofs` that need the solver, which may be missing."""
+
 OWN: dict[str, tuple[str, ...]] = {
     "lowbit.adapters.reference": ("lowbit.references.bits",),  # what it adapts is a reference
+    **{f"lowbit.proofs.{name}": ("z3",) for name in PROOFS},
 }
-"""What one adapter may import beside its layer's: what it adapts, inside functions."""
+"""What one module may import beside its layer's, inside functions."""
+
+DISTRIBUTIONS = {"z3": "z3_solver"}
+"""Package → the distribution that has it, where their names differ."""
 
 KERNELS_MAY_IMPORT = ("lowbit.errors", "lowbit.formats", "lowbit.rules", "lowbit.schemes", "lowbit.implementation")
 
@@ -192,6 +202,11 @@ def test_oracles_are_imported_lazily(name: str) -> None:
     assert not eager, f"{name} imports {eager} at its top"
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_exceptions_are_imported_lazily(name: str) -> None:
+    assert not [target for target, on_import in module_imports(name) if on_import and target in OWN[name]]
+
+
 def test_every_package_is_declared() -> None:
     """What is imported must come with an installation, or a fresh machine fails where this one passes."""
     with (ROOT / "pyproject.toml").open("rb") as file:
@@ -199,7 +214,7 @@ def test_every_package_is_declared() -> None:
     texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
     declared = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in texts} | {"packaging"}  # pytest brings it
     imported = {target: name for name in FILES for target, _ in module_imports(name) if target not in FILES}
-    missing = {target: name for target, name in imported.items() if target not in declared}
+    missing = {t: name for t, name in imported.items() if DISTRIBUTIONS.get(t, t) not in declared}
     assert not missing, f"declared neither as a dependency nor in an extra: {missing}"
 
 

@@ -76,7 +76,7 @@ def test_the_options_are_those_of_the_plugin() -> None:
 def test_the_verbs_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     table = README.split("## The command")[1].split("##")[0]
     verbs = re.findall(r"^lowbit ([a-z]+)", table, re.MULTILINE)
-    assert verbs == ["list", "show", "explain", "report", "vectors", "bench", "doctor"]
+    assert verbs == ["list", "show", "explain", "report", "vectors", "prove", "bench", "doctor"]
     for verb in verbs:
         with pytest.raises(SystemExit, match="0"):
             cli.main([verb, "--help"])

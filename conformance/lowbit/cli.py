@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
     Returns:
-      0 · 1: `doctor` or `vectors` found a fault or a difference · 2: a wrong argument, or a file,
+      0 · 1: `doctor`, `vectors` or `prove` found a fault or a difference · 2: a wrong argument, or a file,
       stream or package that this needs and that cannot be had, with a message on stderr.
     """
     for stream in (sys.stdout, sys.stderr):
@@ -145,6 +145,22 @@ def _bench(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _prove(arguments: argparse.Namespace) -> int:
+    from lowbit import proofs
+
+    chosen = proofs.select(arguments.names or ("*",))
+    if arguments.statements:
+        for lemma in chosen:
+            print(lemma.described())
+        return 0
+    found = []
+    for lemma in chosen:
+        found.append(proofs.prove(lemma))
+        print(found[-1].line(), flush=True)
+    print(proofs.total(found))
+    return 0 if all(proof.as_expected for proof in found) else 1
+
+
 def _report_build(arguments: argparse.Namespace) -> int:
     from lowbit import report
 
@@ -252,6 +268,15 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("doctor", help="what is installed and working here; exit code 1 if something is not")
     verb.set_defaults(run=_doctor)
+
+    verb = verbs.add_parser(
+        "prove", help="decide by z3 that the kernels' arithmetic is right for all inputs, and shortcuts are wrong"
+    )
+    verb.add_argument(
+        "names", metavar="NAME", nargs="*", help="lemmas, globs of lemmas, or schemes (default: all lemmas)"
+    )
+    verb.add_argument("--statements", action="store_true", help="say what the lemmas state, and prove nothing")
+    verb.set_defaults(run=_prove)
 
     # The bench parses its own options, --help too: with this prefix none of them is an option here.
     verb = verbs.add_parser(

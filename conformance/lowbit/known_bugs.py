@@ -236,6 +236,26 @@ KNOWN_BUGS: tuple[KnownBug, ...] = (
         seen="5",
         tensor_scale=1.0,
     ),
+    KnownBug(
+        name="multiplication by the reciprocal, all that 1.75 gets wrong",
+        source="z3 counter-example",
+        scheme="nvfp4",
+        values=(10.5, 0x4043FFFF, 0x40C3FFFF),
+        codes=(7, 3, 5),
+        scale=0x3E,
+        seen="4; 6: ties reached from below",
+        tensor_scale=1.0,
+    ),
+    KnownBug(
+        name="multiplication by the reciprocal, all that 1.875 gets wrong",
+        source="z3 counter-example",
+        scheme="nvfp4",
+        values=(11.25, 0x3FB3FFFF, 0x40160000, 0x4051FFFF, 0x40960000, 0x40D1FFFF, 0x41160000),
+        codes=(7, 1, 2, 3, 4, 5, 6),
+        scale=0x3F,
+        seen="2 3 4 5 6 7: ties reached from below, or left above",
+        tensor_scale=1.0,
+    ),
     # Packing
     KnownBug(
         name="nibbles swapped",
