@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-import sys
 from fractions import Fraction
 from typing import Any
 
@@ -15,8 +13,7 @@ import triton
 import triton.language as tl
 import z3
 
-from lowbit import cli, proofs, schemes, vectors
-from lowbit.errors import ArgumentError
+from lowbit import schemes
 from lowbit.formats import BINARY32, E2M1, E3M0, E4M3, FloatFormat
 from lowbit.proofs import device, nvfp4, reals, sources
 from lowbit.references import exact
@@ -185,7 +182,7 @@ def test_scales_by_real_numbers(name: str, rule: ScaleRule) -> None:
     lowest, highest = scheme.exponent_range
     random = 0x2ABCDEF if rule is ScaleRule.STOCHASTIC else None
     mantissas = [m + d for m in (0x000000, 0x3504F4, 0x400000, 0x600000, 0x7FFFFF) for d in (-1, 0, 1)]
-    for exponent, mantissa in itertools.product((1, 2, 3, 127, 253, 254), mantissas):
+    for exponent, mantissa in itertools.product((1, 3, 127, 254), mantissas):
         pattern = (exponent << 23) + mantissa
         if not 0 <= pattern < reals.INFINITY:
             continue
@@ -214,178 +211,10 @@ def test_what_stands_for_a_quotient_is_true_of_quotients(rounding: Rounding) -> 
     r = None
     if rounding is Rounding.STOCHASTIC:
         r = z3.BitVecVal(0x5A, 8)
-    for code in (1, 0x3B, 0x3F):
-        s = exact.round_to(E4M3.magnitude_value(code), BINARY32)
-        scale = reals.scale_of(z3.BitVecVal(s, 32))
-        ties = [multiply(exact.round_to((a + b) / 2, BINARY32), s) for a, b in itertools.pairwise(E2M1.magnitudes)]
-        for y in {*NUMBERS[::3].tolist(), *(t + d for t in ties for d in (-1, 0, 1))}:
-            q = z3.BitVecVal(divide(y, s), 32)
-            facts = nvfp4.rounded_quotient(q, z3.BitVecVal(y, 32), rounding, scale, r)
-            assert all(z3.is_true(z3.simplify(fact)) for fact in facts), (hex(y), hex(s))
-
-
-def refuted(name: str) -> dict[str, int]:
-    proof = proofs.prove(proofs.lemmas()[f"variant/{name}"])
-    assert proof.counterexample is not None
-    return dict(proof.counterexample)
-
-
-def code_of(bits: int) -> int:
-    return exact.encode(exact.pattern_float(bits), E2M1, Rounding.TIES_TO_EVEN)
-
-
-def as_float(bits: int) -> np.float32:
-    return np.uint32(bits).view(np.float32)
-
-
-def test_the_reciprocal_is_wrong() -> None:
-    found = refuted("reciprocal")
-    y, s = found["y"], found["s"]
-    product = as_float(y) * (np.float32(1) / as_float(s))
-    assert code_of(int(product.view(np.uint32))) != code_of(divide(y, s))
-    x = {word for case in cases("nvfp4/known_bugs") for word in case.x.ravel().view(np.uint32).tolist()}
-    powers = {(y + (shift << 23)) for shift in range(-8, 9)}
-    assert powers & x, "no golden vector has this quotient"
-
-
-def test_a_sixth_as_a_factor_is_wrong() -> None:
-    amax = refuted("sixth")["amax"]
-    sixth = exact.round_to(Fraction(1, 6), BINARY32)
-    bytes_ = [
-        exact.encode(exact.pattern_float(quotient), E4M3, Rounding.TIES_TO_EVEN)
-        for quotient in (multiply(amax, sixth), divide(amax, exact.round_to(Fraction(6), BINARY32)))
-    ]
-    assert bytes_[0] != bytes_[1]
-    assert bytes_[1] == row("nvfp4/scale", amax)
-
-
-def test_dropping_low_bits_is_wrong() -> None:
-    """0.25 + 2**-25 among others, which a product with 2**-126 makes a tie."""
-    x = refuted("sticky_bits")["x"]
-    for bits in (x, 0x3E800001):
-        tiny = np.float32(2) ** np.float32(-126)
-        assert as_float(bits) * tiny == as_float(bits + 1) * tiny or as_float(bits) * tiny == as_float(bits - 1) * tiny
-        assert code_of(bits) == row("e2m1/ties_to_even", bits)
-
-
-def test_adding_half_is_wrong() -> None:
-    x = refuted("add_half")["x"]
-    assert exact.encode(exact.pattern_float(x), E2M1, Rounding.TIES_AWAY) != code_of(x) == row("e2m1/ties_to_even", x)
-
-
-def test_rounding_twice_is_wrong() -> None:
-    x = refuted("bfloat16_first")["x"]
-    once = torch.tensor(exact.pattern_float(x), dtype=torch.float32).to(torch.bfloat16).float()
-    assert code_of(int(once.view(torch.int32)) & 0xFFFFFFFF) != code_of(x) == row("e2m1/ties_to_even", x)
-
-
-def test_byte_zero_is_not_2_to_the_minus_126() -> None:
-    x = refuted("byte_zero")["x"]
-    value = Fraction(exact.pattern_float(x))
-    wrong, right = (exact.encode(float(value * 2**power), E2M1, Rounding.TIES_TO_EVEN) for power in (126, 127))
-    assert wrong != right
-    inputs = [
-        case.x.ravel()[0] for case in cases("mxfp4_floor/known_bugs") if int(case.expected.scales.ravel()[0]) == 0
-    ]
-    assert float(value) in inputs
-
-
-def test_even_is_not_exclusive() -> None:
-    amax = refuted("even_exclusive")["amax"]
-    right, wrong = (
-        exact.scale_exponent(exact.pattern_float(amax), schemes.get(name)) + 127
-        for name in ("mxfp4_even", "mx4_even_exclusive_e2m1_g32")
-    )
-    assert right != wrong
-    assert right == row("mxfp4_even/scale", amax)
-
-
-@pytest.mark.parametrize(("rule", "function"), [("floor", math.floor), ("ceil", math.ceil)])
-def test_log2_in_floating_point_is_wrong(rule: str, function: Any) -> None:
-    amax = refuted(f"float_log2_{rule}")["amax"]
-    scheme = schemes.get(f"mx4_{rule}_e2m1_g32")
-    right = exact.scale_exponent(exact.pattern_float(amax), scheme)
-    assert function(np.float32(math.log2(exact.pattern_float(amax)))) - 2 != right
-    assert right + 127 == row(f"{scheme.name}/scale", amax)
-
-
-def group(name: str) -> Any:
-    (found,) = (group for group in vectors.groups() if group.name == name)
-    return found
-
-
-def cases(name: str) -> Any:
-    return group(name).cases
-
-
-def row(name: str, bits: int) -> int:
-    """The code that a complete table of golden vectors has for a pattern."""
-    assert "complete" in group(name).flags
-    (code,) = (case.code for case in cases(name) if case.first <= bits <= case.last)
-    return int(code)
-
-
-@pytest.mark.parametrize("lemma", [lemma for lemma in proofs.lemmas().values() if not lemma.expected])
-def test_every_shortcut_has_a_vector(lemma: proofs.Lemma) -> None:
-    assert group(lemma.vector).cases
-
-
-@pytest.mark.parametrize("name", schemes.names())
-def test_covering_names_lemmas(name: str) -> None:
-    scheme = schemes.get(name)
-    stages = proofs.covering(scheme)
-    for names in stages.values():
-        assert names
-        assert set(names) <= set(proofs.lemmas())
-        assert all(proofs.lemmas()[lemma].expected for lemma in names)
-    assert bool(stages) == bool(proofs.assurance(scheme))
-    other_nan = scheme.family == "mxfp4" and scheme.nan is not NanCode.POSITIVE_MAX
-    assert bool(stages) == (scheme.family != "rtn_xxfp4" and name != "nvfp4_two_level_cuda" and not other_nan)
-
-
-def test_assurance_says_how_many() -> None:
-    assert proofs.assurance(schemes.get("mxfp4_floor")) == "proved(element: 10 lemmas, scale: 5 lemmas)"
-
-
-def test_select() -> None:
-    assert [lemma.name for lemma in proofs.select(["quotient/six"])] == ["quotient/six"]
-    assert {lemma.name for lemma in proofs.select(["nvfp4"])} >= {"quotient/scale", "nvfp4_scale/canonical"}
-    assert len(proofs.select()) == len(proofs.lemmas())
-    with pytest.raises(ArgumentError, match="want a lemma, a glob of lemmas or a scheme"):
-        proofs.select(["no_such_lemma"])
-    with pytest.raises(ArgumentError, match="that no kernel here has"):
-        proofs.select(["rtn_mxfp4"])
-
-
-def test_the_command_proves(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["prove", "scale/e2m1/floor", "variant/add_half"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("PROVED")
-    assert lines[0].endswith("scale/e2m1/floor")
-    assert lines[1].startswith("REFUTED")
-    assert "variant/add_half  x=0x" in lines[1]
-    assert lines[2].startswith("2 lemmas: 1 proved, 1 refuted, all as expected")
-
-
-def test_the_command_fails_on_a_fault(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = sources.load([sources.Edit("_codec", "amax_bits += 0x7FFFFF", "amax_bits += 0x7FFFFE")])
-    monkeypatch.setattr("lowbit.proofs.lemma.kernels", lambda: wrong)
-    assert cli.main(["prove", "scale/e2m1/ceil"]) == 1
-    assert "NOT AS EXPECTED" in capsys.readouterr().out
-
-
-def test_the_command_states(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["prove", "--statements"]) == 0
-    text = capsys.readouterr().out
-    assert all(lemma.statement in text for lemma in proofs.lemmas().values())
-
-
-def test_without_the_solver(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "z3", None)
-    assert cli.main(["prove", "casts"]) == 2
-    assert "pip install lowbit[proofs]" in capsys.readouterr().err
-
-
-def test_without_kernels(tmp_path: Any) -> None:
-    with pytest.raises(ArgumentError, match="_codec, _e4m3"):
-        sources.load(folder=tmp_path)
+    s = exact.round_to(E4M3.magnitude_value(0x3B), BINARY32)
+    scale = reals.scale_of(z3.BitVecVal(s, 32))
+    ties = [multiply(exact.round_to((a + b) / 2, BINARY32), s) for a, b in itertools.pairwise(E2M1.magnitudes)]
+    for y in {*NUMBERS[::4].tolist(), *(t + d for t in ties for d in (-1, 0, 1))}:
+        q = z3.BitVecVal(divide(y, s), 32)
+        facts = nvfp4.rounded_quotient(q, z3.BitVecVal(y, 32), rounding, scale, r)
+        assert all(z3.is_true(z3.simplify(fact)) for fact in facts), hex(y)

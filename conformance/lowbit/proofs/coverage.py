@@ -59,9 +59,10 @@ def _power_of_two_codes(element: str, rounding: Rounding) -> tuple[str, ...]:
 def _nvfp4(scheme: Scheme) -> dict[str, tuple[str, ...]]:
     canonical, rounding = scheme.base == "nvfp4", scheme.rounding
     element = [f"nvfp4_codes/{rounding.value}", "quotient/never_a_tie", "quotient/scale", "quotient/decides"]
-    element += (
-        [f"nearest/e2m1/{rounding.value}"] if rounding in ROUNDINGS.values() else [f"encode/e2m1/{rounding.value}"]
-    )
+    if rounding in ROUNDINGS.values():
+        element.append(f"nearest/e2m1/{rounding.value}")
+    else:
+        element += [f"encode/e2m1/{rounding.value}", "encode_nan/e2m1"]
     element += [f"pairs_split/{word}" for word in WORDS]
     if canonical and rounding is Rounding.TIES_TO_EVEN:
         element += [f"nvfp4_pairs/{word}" for word in WORDS]

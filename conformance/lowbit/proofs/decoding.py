@@ -6,14 +6,16 @@ What is right is computed in binary64, which holds every product exactly, and ro
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
-from lowbit.formats import BFLOAT16, E2M1, E3M0, E4M3, FloatFormat
+from lowbit.formats import BFLOAT16, BINARY64, E2M1, E3M0, E4M3, FloatFormat
 from lowbit.proofs import device, reals
 from lowbit.proofs.device import FLOAT32, INT32, Term, Value, variable
 from lowbit.proofs.lemma import Claim, Lemma
 from lowbit.proofs.nvfp4 import e4m3_value
 from lowbit.proofs.pairs import WORDS
 from lowbit.proofs.sources import Kernels
+from lowbit.references.exact_elements import floor_log2
 
 
 def lemmas() -> Iterator[Lemma]:
@@ -25,15 +27,17 @@ def lemmas() -> Iterator[Lemma]:
 
 
 def _exact(magnitude: Term, element: FloatFormat, exponent: Term) -> Term:
-    """value * 2**exponent as a binary64 number."""
+    """value * 2**exponent as a binary64 number, which holds it."""
     import z3
 
-    double = z3.FPSort(11, 53)
-    value = z3.FPVal(0, double)
-    for number, known in enumerate(element.magnitudes):
-        value = z3.If(magnitude == number, z3.FPVal(float(known), double), value)
-    biased = z3.Extract(10, 0, exponent + 1023)
-    return z3.fpMul(z3.RNE(), value, z3.fpFP(z3.BitVecVal(0, 1), biased, z3.BitVecVal(0, 52)))
+    bits = z3.BitVecVal(0, 64)
+    for number, value in list(enumerate(element.magnitudes))[1:]:
+        own = floor_log2(value)
+        mantissa = (value / Fraction(2) ** own - 1) * (1 << 52)
+        biased = z3.Extract(10, 0, exponent + own + BINARY64.bias)
+        product = z3.Concat(z3.BitVecVal(0, 1), biased, z3.BitVecVal(int(mantissa), 52))
+        bits = z3.If(magnitude == number, product, bits)
+    return z3.fpBVToFP(bits, z3.FPSort(11, 53))
 
 
 def _rounded(exact: Term, fmt: FloatFormat, negative: Term) -> Term:

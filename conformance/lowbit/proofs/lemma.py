@@ -6,6 +6,7 @@ import enum
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lowbit.errors import ArgumentError, LowbitError
 from lowbit.proofs.device import Term
@@ -44,7 +45,6 @@ class Lemma:
       about: the functions of `lowbit_kernels`, or the rule.
       claims: the statement about given sources, in one part or several, each to hold.
       expected: False for a tempting variant that is wrong.
-      assurance: ``proved`` is for all inputs by one formula each; ``exhaustive(N)`` by N of them.
       vector: of a wrong variant, the group of golden vectors that catches it.
     """
 
@@ -53,7 +53,6 @@ class Lemma:
     about: str
     claims: Callable[[Kernels], Iterator[Claim]] = field(compare=False)
     expected: bool = True
-    assurance: str = "proved"
     vector: str = ""
 
     def described(self) -> str:
@@ -98,11 +97,12 @@ class Proof:
         return f"{self.verdict.value:9} {self.seconds:6.2f} s  {self.lemma.name}{found}{surprise}"
 
 
-def prove(lemma: Lemma, code: Kernels | None = None) -> Proof:
+def prove(lemma: Lemma, code: Kernels | None = None, *, check_facts: bool = True) -> Proof:
     """Decides a lemma.
 
     Args:
       code: the sources that it is about; None takes the installed kernels.
+      check_facts: a lemma whose assumptions contradict one another is undecided, though everything follows from them.
 
     Raises:
       LowbitError: z3 is not installed.
@@ -111,9 +111,12 @@ def prove(lemma: Lemma, code: Kernels | None = None) -> Proof:
     require_solver()
     code = kernels() if code is None else code
     start, decided = time.perf_counter(), 0
+    possible: dict[int, Term] = {}
     for claim in _claims(lemma, code):
         decided += 1
         verdict, found = _decide(claim)
+        if verdict is Verdict.PROVED and check_facts and not _is_possible(claim, possible):
+            verdict = Verdict.UNDECIDED
         if verdict is not Verdict.PROVED:
             return Proof(lemma, verdict, time.perf_counter() - start, decided, found)
     if not decided:
@@ -150,7 +153,7 @@ def require_solver() -> None:
         raise LowbitError("z3: not installed here, want `pip install lowbit[proofs]`") from error
 
 
-def _decide(claim: Claim) -> tuple[Verdict, Mapping[str, int] | None]:
+def _solver(claim: Claim) -> Any:
     import z3
 
     if claim.numbers:
@@ -158,6 +161,31 @@ def _decide(claim: Claim) -> tuple[Verdict, Mapping[str, int] | None]:
     else:  # to one formula of bits, for a solver that knows nothing else; without functions, or it shows no model
         solver = z3.Then("simplify", "solve-eqs", "fpa2bv", "simplify", "ackermannize_bv", "bit-blast", "sat").solver()
     solver.set("timeout", TIMEOUT_MS)
+    return solver
+
+
+def _is_possible(claim: Claim, known: dict[int, Term]) -> bool:
+    """Whether its facts can hold together: from a contradiction everything would follow.
+
+    Args:
+      known: those that can, by z3's identity; it is added to.
+    """
+    import z3
+
+    together = z3.And(*claim.facts)
+    if together.get_id() not in known:
+        solver = _solver(claim)
+        solver.add(together)
+        if solver.check() != z3.sat:
+            return False
+        known[together.get_id()] = together
+    return True
+
+
+def _decide(claim: Claim) -> tuple[Verdict, Mapping[str, int] | None]:
+    import z3
+
+    solver = _solver(claim)
     solver.add(*claim.facts, z3.Not(claim.holds))
     answer = solver.check()
     if answer == z3.unsat:

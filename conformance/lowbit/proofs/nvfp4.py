@@ -146,12 +146,13 @@ def _codes(rounding: Rounding) -> Lemma:
     def claims(code: Kernels) -> Iterator[Claim]:
         import z3
 
-        x, magnitude = variable("x", FLOAT32), variable("scale", INT32)
+        x, g, magnitude = variable("x", FLOAT32), variable("g", FLOAT32), variable("scale", INT32)
+        product = (x * g).bits
         s = Value(FLOAT32, e4m3_value(magnitude.bits))
         scale = reals.scale_of(s.bits)
         random: Any = 0
         r = None
-        unknowns = {"x": x.bits, "scale": magnitude.bits}
+        unknowns = {"x": x.bits, "g": g.bits, "scale": magnitude.bits}
         if rounding is Rounding.STOCHASTIC:
             r = z3.BitVec("r", 8)
             random, unknowns["r"] = Value(INT32, z3.ZeroExt(24, r)), r
@@ -169,17 +170,18 @@ def _codes(rounding: Rounding) -> Lemma:
             stubs["divide_by_scale"] = quotient
         nvfp4 = code.replacing("_nvfp4_kernels", **stubs).nvfp4
         unity = device.constant(1.0, FLOAT32)
-        found = nvfp4._codes(x, unity, s, unity, unity, random, code.codec.ROUNDINGS[rounding.value]).bits & 15
-        real = reals.of_magnitude(x.bits & reals.MAGNITUDE)
+        found = nvfp4._codes(x, g, s, unity, unity, random, code.codec.ROUNDINGS[rounding.value]).bits & 0xFF
+        real = reals.of_magnitude(product & reals.MAGNITUDE)
         vanishing = VANISHING if directed else Fraction(0)
-        expected = reals.element_code(real, x.bits < 0, E2M1, rounding, scale, r, vanishing)
-        yield Claim([*facts, z3.Not(reals.not_nan(x.bits))], found == 7, unknowns)
-        yield Claim([*facts, reals.not_nan(x.bits)], found == expected, unknowns)
+        expected = reals.element_code(real, product < 0, E2M1, rounding, scale, r, vanishing)
+        yield Claim([*facts, z3.Not(reals.not_nan(product))], found == 7, unknowns)
+        yield Claim([*facts, reals.not_nan(product)], found == expected, unknowns)
 
     return Lemma(
         name=f"nvfp4_codes/{rounding.value}",
-        statement="With RN32(y / s) in place of the quotient, the code of every y and every s above 0 is that of "
-        f"clamp(RN32(y / s), -6, 6), {rounding.value}, decided as y against multiples of s; NaN gets 7.",
+        statement="With RN32(y / s) in place of the quotient, y = RN32(x * g), the low eight bits are, for every x, g "
+        f"and s above 0, the code of clamp(RN32(y / s), -6, 6), {rounding.value}, decided as y against multiples of s; "
+        "NaN gets 7.",
         about="_nvfp4_kernels._codes, given nearest/e2m1 or encode/e2m1, quotient/scale and quotient/decides",
         claims=claims,
     )

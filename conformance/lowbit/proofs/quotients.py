@@ -49,14 +49,15 @@ def lemmas() -> Iterator[Lemma]:
         name="quotient/six",
         statement="fma(x, high, RN32(x * low)) is RN32(x / 6) for every binary32 x with x / 6 at least 2**-90, and a "
         "number of 0 to 2**-89 below.",
-        about="_e4m3.divide_by_six",
+        about="_e4m3.divide_by_six, given quotient/never_a_tie",
         claims=_sixth_claims,
     )
     yield Lemma(
         name="quotient/scale",
         statement="fma(y, high, RN32(y * low)) is RN32(y / s) for every s that an E4M3 code above 0 stands for and "
-        "every binary32 y with y / s at least 2**-90, and a number of 0 to 2**-89 below; for y = Inf it is Inf or NaN.",
-        about="_e4m3.reciprocal_pair, _e4m3.divide_by_scale",
+        "every binary32 y with y / s at least 2**-90, and a number of 0 to 2**-89 below; "
+        "for y = Inf it is Inf or NaN, for NaN it is NaN.",
+        about="_e4m3.reciprocal_pair, _e4m3.divide_by_scale, given quotient/never_a_tie",
         claims=_scale_claims,
     )
     yield _decides()
@@ -126,6 +127,7 @@ def _scale_claims(code: Kernels) -> Iterator[Claim]:
     y, s, high, low = (variable(name, FLOAT32) for name in ("y", "s", "high", "low"))
     actual = code.e4m3.divide_by_scale(y, s, high, low)
     yield Claim([], actual.bits == language.fma(y, high, y * low).bits, {"y": y.bits})
+    yield Claim([z3.Not(reals.not_nan(y.bits))], z3.Not(reals.not_nan(actual.bits)), {"y": y.bits})
     infinite = device.constant(math.inf, FLOAT32)
     for scale in SCALES:
         divisor = scale_value(scale)

@@ -41,7 +41,8 @@ def _even_pairs(word: str) -> Lemma:
         magnitude = variable("scale", INT32)
         s = Value(FLOAT32, e4m3_value(magnitude.bits))
         scale, unity = reals.scale_of(s.bits), device.constant(1.0, FLOAT32)
-        facts = [magnitude.bits >= 1, magnitude.bits <= E4M3.max_magnitude]
+        g = variable("g", FLOAT32)
+        facts = [g.bits > 0, g.bits < reals.INFINITY, magnitude.bits >= 1, magnitude.bits <= E4M3.max_magnitude]
         stored: list[Value] = []
 
         def quotient(y: Value, *divisor: Value) -> Value:
@@ -57,7 +58,12 @@ def _even_pairs(word: str) -> Lemma:
                 stored.append(value)
 
         packed, elsewhere = Address(), Address()
-        memory = {"program_id": lambda axis: elsewhere, "arange": lambda *ends: elsewhere, "store": store}
+        memory = {
+            "program_id": lambda axis: elsewhere,
+            "arange": lambda *ends: elsewhere,
+            "load": lambda pointer: g,
+            "store": store,
+        }
         nvfp4 = code.replacing(
             "_nvfp4_kernels",
             tl=SimpleNamespace(**(vars(code.nvfp4.tl) | memory)),
@@ -70,20 +76,22 @@ def _even_pairs(word: str) -> Lemma:
         ).nvfp4
         rounding = code.codec.ROUNDINGS[Rounding.TIES_TO_EVEN.value]
         pointers = [elsewhere, elsewhere, packed, *[elsewhere] * 11]
-        nvfp4.quantize_kernel(*pointers, 1, nvfp4.UNIT, rounding, 0, 0, number, 0, 1, 1)
+        nvfp4.quantize_kernel(*pointers, 1, nvfp4.COMPUTED, rounding, 0, 0, number, 0, 1, 1)
         (both,) = stored
-        for place, part in enumerate(parts):
-            real = reals.of_magnitude(part & reals.MAGNITUDE)
+        magnitudes = code.pairs.magnitudes(words, number)
+        for place, (part, absolute) in enumerate(zip(parts, magnitudes, strict=True)):
+            real = reals.of_magnitude((absolute.to(FLOAT32, bitcast=True) * g).bits)
             number_code = reals.element_code(real, part < 0, E2M1, Rounding.TIES_TO_EVEN, scale)
             expected = z3.If(reals.not_nan(part), number_code, z3.BitVecVal(7, 32))
             found: Term = z3.ZeroExt(24, both.bits)
-            unknowns = {"words": words.bits, "scale": magnitude.bits}
+            unknowns = {"words": words.bits, "g": g.bits, "scale": magnitude.bits}
             yield Claim(facts, z3.LShR(found, 4 * place) & 15 == expected, unknowns)
 
     return Lemma(
         name=f"nvfp4_pairs/{word}",
-        statement=f"The byte that the canonical kernel stores of a word of two {word} y holds the codes of "
-        "clamp(RN32(y / s), -6, 6), ties_to_even, first element low; NaN gets 7.",
-        about="_nvfp4_kernels.quantize_kernel, given nearest/e2m1, quotient/scale and quotient/decides",
+        statement=f"The byte that the canonical kernel stores of a word of two {word} holds the codes of "
+        "clamp(RN32(RN32(x * g) / s), -6, 6), ties_to_even, for every finite g and every s above 0, first element "
+        "low; NaN gets 7.",
+        about="_nvfp4_kernels.quantize_kernel, given pairs_split, nearest/e2m1, quotient/scale and quotient/decides",
         claims=claims,
     )
