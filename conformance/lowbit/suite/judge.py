@@ -287,7 +287,7 @@ class Judge:
             self.add(compare_bytes(rest.contiguous(), zeros.expand(rest.shape).contiguous(), tensor="codes of zeros"))
 
     def refuses(self, call: Callable[[], Any], what: str) -> None:
-        """Judges that a call raises, and not by accident: an error that no caller could mistake for success."""
+        """Judges that a call of the implementation raises, whatever it raises, rather than return a result."""
         try:
             result = call()
         except Unsupported:
@@ -388,6 +388,19 @@ class Judge:
         if found is None:
             return None
         return f"{found} ({', '.join(self.parts)})" if self.parts else str(found)
+
+    @contextmanager
+    def may_refuse(self, what: str) -> Iterator[None]:
+        """Notes that the implementation refused an input with a ValueError or TypeError.
+
+        The same error from a reference or from the judge is no refusal and goes on.
+        """
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            if error is not self.implementation.raised:
+                raise
+            self.notes.append(f"refused {what}: {error}")
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:

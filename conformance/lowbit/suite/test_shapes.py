@@ -92,11 +92,8 @@ def test_strides(judge: Judge) -> None:
     for dtype in dtypes(judge):
         values = judge.tensor(cases.random_blocks(37, 3 * judge.scheme.block, judge.settings.seed, binades=6)).to(dtype)
         for name, view in views(values, judge.scheme.block):
-            with judge.part(f"{DTYPES[dtype].name}, {name}"):
-                try:
-                    judge.quantize(view)
-                except (ValueError, TypeError) as error:
-                    judge.notes.append(f"refused {name}: {error}")
+            with judge.part(f"{DTYPES[dtype].name}, {name}"), judge.may_refuse(name):
+                judge.quantize(view)
     judge.assurance = f"property({VIEWS}, {judge.settings.seed}), views"
 
 
@@ -111,11 +108,8 @@ def test_strides_of_random_bits(judge: Judge) -> None:
             given = x[: leading.numel()].reshape(*leading, x.shape[1])
             options = judge.random_options(tuple(given.shape)) | {option: view}
             expected = judge.expected(given, **{key: value.contiguous() for key, value in options.items()})
-            with judge.part(f"{option}, {name}"):
-                try:
-                    judge.quantize(given, expected=expected, **options)
-                except (ValueError, TypeError) as error:
-                    judge.notes.append(f"refused {name}: {error}")
+            with judge.part(f"{option}, {name}"), judge.may_refuse(name):
+                judge.quantize(given, expected=expected, **options)
     judge.assurance = f"property({VIEWS}, {judge.settings.seed}), views"
 
 
@@ -134,12 +128,9 @@ def test_strides_of_stored_bytes(judge: Judge) -> None:
         if scales is not None:
             choices += [("packed", plain._replace(packed=packed)), ("scales", plain._replace(scales=scales))]
         for which, given in choices:
-            with judge.part(f"{name}, {which}"):
-                try:
-                    judge.dequantize(given, encoded, torch.float32)
-                    break  # what is read right together is read right alone
-                except (ValueError, TypeError) as error:
-                    judge.notes.append(f"refused {name}: {error}")
+            with judge.part(f"{name}, {which}"), judge.may_refuse(name):
+                judge.dequantize(given, encoded, torch.float32)
+                break  # what is read right together is read right alone
     judge.assurance = f"property({VIEWS}, {judge.settings.seed}), views"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,16 +15,20 @@ KEPT_LIMIT = 1 << 22
 """Elements up to which an argument is copied before a call and compared after it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Watched:
     """Behaves as the implementation does; `changed` is told of each argument that a call wrote to.
 
     Args:
       changed: called with the operation and the argument's name. ``out`` is there to be written to and is not watched.
+
+    Attributes:
+      raised: the last error that came out of the implementation itself; None before there is one.
     """
 
     implementation: Implementation
     changed: Callable[[str, str], None]
+    raised: Exception | None = field(default=None, init=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.implementation, name)
@@ -32,7 +36,11 @@ class Watched:
     def call(self, operation: str, *args: Any, **options: Any) -> Any:
         """As `Implementation.call`."""
         kept = [(name, value, value.clone()) for name, value in tensors_in(args, options)]
-        result = self.implementation.call(operation, *args, **options)
+        try:
+            result = self.implementation.call(operation, *args, **options)
+        except Exception as error:
+            self.raised = error
+            raise
         for name, value, copy in kept:
             if not same_bits(value, copy):
                 self.changed(operation, name)
