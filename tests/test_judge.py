@@ -7,17 +7,18 @@ import torch
 
 from lowbit import schemes
 from lowbit.implementation import Implementation
-from lowbit.suite.judge import Judge, Settings
+from lowbit.suite.block_judge import BlockJudge
+from lowbit.suite.judge import Settings
 
 
 def refuse(x, scheme, **options):
     raise ValueError("x: got a view, want it contiguous")
 
 
-def judge_of(quantize) -> Judge:
+def judge_of(quantize) -> BlockJudge:
     settings = Settings(device="cpu", level="quick", seed=0, interpreted=True)
     subject = Implementation(name="mine", version="1", quantize=quantize)
-    return Judge(subject, schemes.get("mxfp4_floor"), settings, "strides")
+    return BlockJudge(subject, schemes.get("mxfp4_floor"), settings, "strides")
 
 
 def test_an_error_of_the_implementation_is_a_refusal() -> None:
@@ -34,7 +35,7 @@ def test_an_error_of_a_reference_is_no_refusal(monkeypatch: pytest.MonkeyPatch) 
     def broken(x, scheme, **options):
         raise ValueError("a fault of the reference")
 
-    monkeypatch.setattr("lowbit.suite.judge.tensors.quantize", broken)
+    monkeypatch.setattr("lowbit.suite.block_judge.tensors.quantize", broken)
     judge = judge_of(lambda x, scheme, **options: None)
     with pytest.raises(ValueError, match="a fault of the reference"), judge.may_refuse("transposed"):
         judge.quantize(torch.ones(2, 32))

@@ -14,28 +14,31 @@ from lowbit.implementation import Quantized
 from lowbit.known_bugs import KnownBug
 from lowbit.rules import Rounding
 from lowbit.schemes import Encoded
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.convert import as_bytes
-from lowbit.suite.judge import DTYPES, Judge
+from lowbit.suite.judge import DTYPES
 
 CASES_NAMED = 4
 """Cases named in a message."""
 
 
-def given(judge: Judge, value: Any) -> Any:
+def given(judge: BlockJudge, value: Any) -> Any:
     """An array of a file as a tensor on the device; a scalar as a tensor of one element; anything else as it is."""
     if isinstance(value, np.floating):
         value = np.array([value], dtype=np.float32)
     return judge.tensor(value) if isinstance(value, np.ndarray) else value
 
 
-def quantize_golden(judge: Judge, x: torch.Tensor, expected: Encoded, names: tuple[str, ...], **options: Any) -> None:
+def quantize_golden(
+    judge: BlockJudge, x: torch.Tensor, expected: Encoded, names: tuple[str, ...], **options: Any
+) -> None:
     """Judges `quantize` on rows whose answers stand in a file; a mismatch names the cases."""
     result = judge.implementation.call("quantize", x, judge.scheme, **options)
     if not judge.compare_quantized(x, result, expected, **options):
         note_cases(judge, names)
 
 
-def note_cases(judge: Judge, names: Sequence[str]) -> None:
+def note_cases(judge: BlockJudge, names: Sequence[str]) -> None:
     """Names the cases of the rows in which the last comparison found mismatches."""
     last = judge.comparisons[-1]
     places = (s.coordinates[0] if s.coordinates else 0 for s in last.samples)  # a tensor scale has no coordinates
@@ -47,7 +50,7 @@ def note_cases(judge: Judge, names: Sequence[str]) -> None:
 
 
 def decodes_to_patterns(
-    judge: Judge, quantized: Quantized, dtype: torch.dtype, patterns: np.ndarray, names: Sequence[str]
+    judge: BlockJudge, quantized: Quantized, dtype: torch.dtype, patterns: np.ndarray, names: Sequence[str]
 ) -> None:
     """Judges `dequantize` against bit patterns of that dtype; a mismatch names the cases, one a row."""
     actual = judge.implementation.call("dequantize", quantized, judge.scheme, dtype)
@@ -59,7 +62,7 @@ def decodes_to_patterns(
 
 
 def scales_of(
-    judge: Judge, amax: torch.Tensor, expected: torch.Tensor, names: Sequence[str] = (), **options: Any
+    judge: BlockJudge, amax: torch.Tensor, expected: torch.Tensor, names: Sequence[str] = (), **options: Any
 ) -> None:
     """Judges the scale codes of blocks whose only nonzero element is amax: (N,) int64 patterns, (N,) uint8."""
     x = torch.zeros((len(amax), judge.scheme.block), dtype=torch.int32, device=amax.device)
@@ -74,7 +77,7 @@ def scales_of(
 
 
 def elements_are(
-    judge: Judge, patterns: np.ndarray, codes: np.ndarray, *, random_bytes: np.ndarray | None = None
+    judge: BlockJudge, patterns: np.ndarray, codes: np.ndarray, *, random_bytes: np.ndarray | None = None
 ) -> None:
     """Judges elements in blocks of scale 1 beside a pin; NaN in blocks of nothing else.
 
@@ -115,7 +118,7 @@ def elements_are(
         )
 
 
-def encodes_to(judge: Judge, patterns: torch.Tensor, expected: torch.Tensor) -> None:
+def encodes_to(judge: BlockJudge, patterns: torch.Tensor, expected: torch.Tensor) -> None:
     """Judges `encode` on (N,) int64 patterns against (N,) uint8 codes."""
     x = torch.where(patterns >= 1 << 31, patterns - (1 << 32), patterns).to(torch.int32).view(torch.float32)
     actual = judge.implementation.call("encode", x, judge.scheme.element, judge.scheme.rounding)
@@ -128,7 +131,7 @@ def as_stored(result: Any) -> Quantized:
     return Quantized(*(as_bytes(part) for part in result))
 
 
-def states(judge: Judge, result: Any, x: torch.Tensor, case: KnownBug) -> None:
+def states(judge: BlockJudge, result: Any, x: torch.Tensor, case: KnownBug) -> None:
     """Compares the last block of x with codes and scale written by hand."""
     encoded = packing.unpack(as_stored(result), judge.scheme)
     states_codes(
@@ -141,12 +144,12 @@ def states(judge: Judge, result: Any, x: torch.Tensor, case: KnownBug) -> None:
         states_codes(judge, codes, right, f"codes as written (reported wrong: {case.seen})")
 
 
-def states_codes(judge: Judge, actual: np.ndarray, expected: np.ndarray, what: str) -> None:
+def states_codes(judge: BlockJudge, actual: np.ndarray, expected: np.ndarray, what: str) -> None:
     """Compares with values written by hand."""
     judge.add(compare_bytes(actual, expected, tensor=what, max_samples=judge.settings.max_mismatches))
 
 
-def decodes_to(judge: Judge, quantized: Quantized, value: float) -> None:
+def decodes_to(judge: BlockJudge, quantized: Quantized, value: float) -> None:
     """Every element of the decoded tensor is that float32 value, by bits; NaN by class."""
     actual = judge.implementation.call("dequantize", quantized, judge.scheme, torch.float32)
     judge.add(compare_values(actual, torch.full_like(actual, value), tensor="values as written"))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from lowbit.rules import ScaleRule
 from lowbit.schemes import Scheme
+from lowbit.suite.block_judge import BlockJudge
+from lowbit.suite.judge import Judge
 
 STOCHASTIC_REPRESENTATIVES = (
     "mx4_ceil_e2m1_g32+stochastic",
@@ -52,11 +55,13 @@ def full_for_canonical(scheme: Scheme) -> str:
 def check(
     name: str,
     *,
-    where: Callable[[Scheme], bool] = lambda scheme: True,
-    level: str | Callable[[Scheme], str] = "quick",
+    where: Callable[[Any], bool] = lambda scheme: True,
+    level: str | Callable[[Any], str] = "quick",
     needs_gpu: bool = False,
     checkpoint: bool = False,
     exact: bool = False,
+    alone: bool = False,
+    judge: type[Judge] = BlockJudge,
 ) -> pytest.MarkDecorator:
     """Marks a test of the suite.
 
@@ -67,6 +72,8 @@ def check(
       needs_gpu: the domain is too large for the interpreter; without a GPU the check is reported as not run.
       checkpoint: runs under ``--weights``, and only there.
       exact: the scalar reference votes too, on a bounded number of elements.
+      alone: takes so much of the GPU's memory that no other worker may run such a check at the same time.
+      judge: what judges; it also says for which kind of scheme the check is.
     """
     return pytest.mark.lowbit(
         name=name,
@@ -75,4 +82,6 @@ def check(
         needs_gpu=needs_gpu,
         checkpoint=checkpoint,
         exact=exact,
+        alone=alone,
+        judge=judge,
     )

@@ -22,6 +22,7 @@ from lowbit.implementation import DEFAULT, Implementation, load
 from lowbit.records import Record, Run, read_about, read_records
 from lowbit.report import terminal
 from lowbit.suite.judge import EXACT_LIMIT, Judge, Settings, TensorOutcome
+from lowbit.suite.memory import LOCK, give_back, turn
 
 JUDGE = pytest.StashKey[Judge]()
 STARTED = pytest.StashKey[float]()
@@ -140,7 +141,7 @@ class SuiteRun:
         implementation, scheme = subject
         declared = request.node.get_closest_marker("lowbit").kwargs
         votes = EXACT_LIMIT if declared["exact"] else 0
-        judge = Judge(implementation, scheme, self.settings, declared["name"], exact_votes=votes)
+        judge: Judge = declared["judge"](implementation, scheme, self.settings, declared["name"], exact_votes=votes)
         request.node.stash[JUDGE] = judge
         return judge
 
@@ -172,7 +173,9 @@ class SuiteRun:
 
     def _reason_not_to_run(self, declared: Mapping[str, Any], scheme: schemes.Scheme) -> str | None:
         """None to run the check; "" where it means nothing; else why this run leaves it out."""
-        if not declared["where"](scheme) or declared["checkpoint"] != bool(self.settings.weights):
+        if not isinstance(scheme, declared["judge"].of) or declared["checkpoint"] != bool(self.settings.weights):
+            return ""
+        if not declared["where"](scheme):
             return ""
         level = declared["level"](scheme)
         if not self.settings.at_least(level):
@@ -205,8 +208,10 @@ class SuiteRun:
         judge = item.stash.get(JUDGE, None)
         if judge is None:
             return (yield)
+        shared = item.get_closest_marker("lowbit").kwargs["alone"] and self.device == "cuda"  # type: ignore[union-attr]
         try:
-            result = yield
+            with turn(self.run.folder) if shared else nullcontext():
+                result = yield
         except Unsupported as declined:
             if not judge.mismatched:  # a mismatch is not undone by declining the rest
                 judge.not_run = declined.reason
@@ -243,6 +248,8 @@ class SuiteRun:
                 record.message = "references disagree (a fault of lowbit): " + record.message
         for tensor in judge.tensors:
             self.run.add(self._tensor_record(item, judge, tensor))
+        if self.device == "cuda":
+            give_back()
         if not judge.tensors or status == "error":  # the tensors' records say what became of the others
             self.run.add(record)
         return outcome
@@ -312,6 +319,7 @@ class SuiteRun:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if silent and quiet:
             self.nothing = f"nothing was compared for {', '.join(silent)}: that is a failure, not a pass"
+        (self.run.folder / LOCK).unlink(missing_ok=True)
         self.run.finish(int(session.exitstatus))
         report.build(self.run.folder, html=not session.config.option.no_html)
 

@@ -15,8 +15,9 @@ from lowbit.errors import Unsupported
 from lowbit.figures import Figures
 from lowbit.references import tensors
 from lowbit.rules import PartialBlock
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check
-from lowbit.suite.judge import Judge, Options, TensorOutcome
+from lowbit.suite.judge import Options, TensorOutcome
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -25,7 +26,7 @@ GPU_CHUNK = 1 << 26
 
 
 @check("checkpoint", checkpoint=True)
-def test_checkpoint(judge: Judge, progress: Progress) -> None:
+def test_checkpoint(judge: BlockJudge, progress: Progress) -> None:
     """Quantise and dequantise each tensor, bit for bit; figures of each tensor go into the report."""
     assert judge.settings.weights is not None
     entries = checkpoint.floating(judge.settings.weights)
@@ -43,7 +44,7 @@ def test_checkpoint(judge: Judge, progress: Progress) -> None:
     judge.assurance = f"exhaustive({total}), every weight of {len(entries)} tensors"
 
 
-def judge_tensor(judge: Judge, entry: Entry, figures: Figures) -> str | None:
+def judge_tensor(judge: BlockJudge, entry: Entry, figures: Figures) -> str | None:
     """Judges one tensor; says why it cannot, if it cannot."""
     path = judge.settings.weights
     assert path is not None

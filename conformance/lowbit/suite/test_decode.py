@@ -9,14 +9,15 @@ import torch
 from lowbit import packing
 from lowbit.rules import TensorScaleRule
 from lowbit.schemes import Encoded
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, quick_for_representatives
-from lowbit.suite.judge import DTYPES, Judge
+from lowbit.suite.judge import DTYPES
 
 TENSOR_SCALES = (None, 1.0, 448.0, 0.1, 1e-38, 3e38)
 """Tensor scales under which all pairs are decoded: none, exact, inexact, and near both ends of binary32."""
 
 
-def every_code_under_every_scale(judge: Judge) -> Encoded:
+def every_code_under_every_scale(judge: BlockJudge) -> Encoded:
     """Rows of one scale byte each; all codes, in two orders so that both nibbles see each."""
     codes = np.arange(1 << judge.scheme.element.bits, dtype=np.uint8)
     row = np.concatenate([codes, np.roll(codes, 1)])
@@ -31,7 +32,7 @@ def every_code_under_every_scale(judge: Judge) -> Encoded:
 
 @check("decode", level=quick_for_representatives)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: DTYPES[dtype].name)
-def test_every_code_and_scale(judge: Judge, dtype: torch.dtype) -> None:
+def test_every_code_and_scale(judge: BlockJudge, dtype: torch.dtype) -> None:
     """The product is rounded once to the output type: subnormals, overflow to Inf and NaN bytes included."""
     encoded = every_code_under_every_scale(judge)
     takes_factor = judge.scheme.tensor_scale not in (TensorScaleRule.NONE, TensorScaleRule.GLOBAL_SCALE)

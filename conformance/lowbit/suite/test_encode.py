@@ -9,14 +9,15 @@ from lowbit import cases
 from lowbit.formats import BFLOAT16, BINARY16, E4M3
 from lowbit.rules import Rounding
 from lowbit.schemes import Scheme
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, full_for_canonical, quick_for_representatives
-from lowbit.suite.judge import DTYPES, Judge, Options
+from lowbit.suite.judge import DTYPES, Options
 
 CHUNK = 1 << 27
 """Elements a step over 2**32: 512 MiB of float32."""
 
 
-def given(judge: Judge, pin: cases.Pin) -> Options:
+def given(judge: BlockJudge, pin: cases.Pin) -> Options:
     """The tensor scale that goes with a pin, where there is one."""
     if pin.tensor_scale is None:
         return {}
@@ -24,7 +25,7 @@ def given(judge: Judge, pin: cases.Pin) -> Options:
 
 
 @check("encode", exact=True)
-def test_boundaries(judge: Judge) -> None:
+def test_boundaries(judge: BlockJudge) -> None:
     """Grid values, midpoints and their neighbours, in every lane, at the least, the unit and the greatest scale."""
     values = cases.floats(cases.boundary_patterns(judge.scheme.element))
     finite = values[np.isfinite(values)]
@@ -41,7 +42,7 @@ def test_boundaries(judge: Judge) -> None:
 
 
 @check("encode special", exact=True)
-def test_special_values(judge: Judge) -> None:
+def test_special_values(judge: BlockJudge) -> None:
     """±0, subnormals, ±Inf and NaN in each lane, alone, and filling a block."""
     if cases.spoils_tensor(judge.scheme):
         # One NaN decides the whole tensor: finite blocks together, then each special row as a tensor of its own.
@@ -55,7 +56,7 @@ def test_special_values(judge: Judge) -> None:
 
 
 @check("encode edges", level=quick_for_representatives)
-def test_edges_of_each_dtype(judge: Judge) -> None:
+def test_edges_of_each_dtype(judge: BlockJudge) -> None:
     """Boundary and special values in every lane and in pairs, as the input's own bits, in each input type.
 
     Contiguous, and through an odd storage offset and every second column; a view is read or refused.
@@ -86,7 +87,7 @@ def test_edges_of_each_dtype(judge: Judge) -> None:
 
 
 @check("encode 16-bit", level=full_for_canonical)
-def test_all_16_bit(judge: Judge) -> None:
+def test_all_16_bit(judge: BlockJudge) -> None:
     """All 65,536 bfloat16 and all 65,536 binary16 inputs, as elements beside a pin and as they come."""
     pin = cases.pins(judge.scheme)[0]
     for fmt, dtype in ((BFLOAT16, torch.bfloat16), (BINARY16, torch.float16)):
@@ -106,7 +107,7 @@ def test_all_16_bit(judge: Judge) -> None:
 
 
 @check("encode × scale", where=lambda s: s.scale is E4M3 and s.family == "nvfp4", level=full_for_canonical)
-def test_all_16_bit_under_every_scale(judge: Judge) -> None:
+def test_all_16_bit_under_every_scale(judge: BlockJudge) -> None:
     """All bfloat16 values (at level exhaustive and on a GPU all binary16 ones too) divided by each E4M3 scale.
 
     A pin of six times the scale makes it the block's scale; values above the pin are left out.
@@ -127,7 +128,7 @@ def test_all_16_bit_under_every_scale(judge: Judge) -> None:
 
 
 @check("encode 2^32", level="exhaustive", needs_gpu=True)
-def test_all_patterns_beside_a_pin(judge: Judge) -> None:
+def test_all_patterns_beside_a_pin(judge: BlockJudge) -> None:
     """Every binary32 pattern that leaves a pin in lane 0 the largest, and every NaN and Inf."""
     pin = cases.pins(judge.scheme)[0]
     lanes = judge.scheme.block - 1
@@ -143,7 +144,7 @@ def test_all_patterns_beside_a_pin(judge: Judge) -> None:
     judge.assurance = f"exhaustive({judge.compared}), every binary32 up to the pin, NaN and Inf"
 
 
-def pinned_range(judge: Judge, start: int, count: int, amax: int | None) -> torch.Tensor:
+def pinned_range(judge: BlockJudge, start: int, count: int, amax: int | None) -> torch.Tensor:
     """(rows, block) float32 on the device: patterns start … start + count - 1 beside the pin, or without one."""
     lanes = judge.scheme.block - (amax is not None)
     rows = -(-count // lanes)
@@ -166,7 +167,7 @@ def scalar_stage(scheme: Scheme) -> bool:
     "encode scalar",
     where=scalar_stage,
 )
-def test_scalar_boundaries(judge: Judge) -> None:
+def test_scalar_boundaries(judge: BlockJudge) -> None:
     """The element stage alone on every boundary, where the implementation offers `encode`."""
     x = judge.tensor(cases.floats(cases.boundary_patterns(judge.scheme.element)))
     for options in scalar_options(judge, x):
@@ -180,7 +181,7 @@ def test_scalar_boundaries(judge: Judge) -> None:
     level="exhaustive",
     needs_gpu=True,
 )
-def test_scalar_all_patterns(judge: Judge) -> None:
+def test_scalar_all_patterns(judge: BlockJudge) -> None:
     """The element stage alone on all 2**32 inputs."""
     for start in range(0, 1 << 32, CHUNK):
         x = pinned_range(judge, start, CHUNK, None).reshape(-1)
@@ -192,7 +193,7 @@ def test_scalar_all_patterns(judge: Judge) -> None:
     judge.assurance = f"exhaustive({judge.compared})"
 
 
-def scalar_options(judge: Judge, x: torch.Tensor) -> list[Options]:
+def scalar_options(judge: BlockJudge, x: torch.Tensor) -> list[Options]:
     """No options, or for stochastic rounding every one of the 256 random bytes for all of x."""
     if judge.scheme.rounding is not Rounding.STOCHASTIC:
         return [{}]

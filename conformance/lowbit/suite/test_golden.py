@@ -12,9 +12,10 @@ from lowbit.formats import BINARY32
 from lowbit.rules import Rounding, ScaleLayout
 from lowbit.schemes import Encoded, Scheme
 from lowbit.suite.answers import decodes_to_patterns, elements_are, encodes_to, given, quantize_golden, scales_of
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, quick_for_representatives, quick_for_representatives_full_for_all
 from lowbit.suite.convert import padding_mask
-from lowbit.suite.judge import DTYPES, Judge, Options
+from lowbit.suite.judge import DTYPES, Options
 from lowbit.suite.test_encode import scalar_stage
 from lowbit.vectors import Group
 
@@ -22,14 +23,14 @@ CHUNK = 1 << 27
 """Patterns a step over a table that is expanded on the device."""
 
 
-def of_scheme(judge: Judge, *forms: str) -> Iterator[Group]:
+def of_scheme(judge: BlockJudge, *forms: str) -> Iterator[Group]:
     """The groups of those forms whose answers hold under the scheme."""
     for group in vectors.groups(judge.settings.vectors):
         if group.form in forms and judge.scheme.name in group.schemes:
             yield group
 
 
-def of_format(judge: Judge, form: str) -> Iterator[Group]:
+def of_format(judge: BlockJudge, form: str) -> Iterator[Group]:
     """The groups of that form for the scheme's element and rounding, and for its NaN rule."""
     for group in vectors.groups(judge.settings.vectors):
         if group.form != form or group.format != judge.scheme.element.name:
@@ -39,7 +40,7 @@ def of_format(judge: Judge, form: str) -> Iterator[Group]:
 
 
 @check("golden blocks", level=quick_for_representatives_full_for_all)
-def test_blocks(judge: Judge) -> None:
+def test_blocks(judge: BlockJudge) -> None:
     """Small tensors: codes, scales and tensor scale as the files have them."""
     for group in of_scheme(judge, "blocks", "stream"):
         for batch in group.batches():
@@ -52,7 +53,7 @@ def test_blocks(judge: Judge) -> None:
     judge.assurance = f"golden({judge.compared})"
 
 
-def judge_streams(judge: Judge, group: Group) -> None:
+def judge_streams(judge: BlockJudge, group: Group) -> None:
     """The stored bytes themselves: where each code and each scale lies in the stream."""
     for case in group.cases:
         if isinstance(case, vectors.Block) and case.packed is not None:
@@ -63,7 +64,7 @@ def judge_streams(judge: Judge, group: Group) -> None:
 
 
 @check("golden decode", level=quick_for_representatives, where=lambda s: s.family != "rtn_xxfp4")
-def test_decode(judge: Judge) -> None:
+def test_decode(judge: BlockJudge) -> None:
     """Every code under every scale code, and the decoding faults that were reported."""
     lanes = np.resize(np.arange(1 << judge.scheme.element.bits), -(-16 // judge.scheme.block) * judge.scheme.block)
     for group in of_scheme(judge, "scaled_codes", "decoded"):
@@ -102,7 +103,7 @@ def decoded_rows(group: Group, fmt: str, lanes: np.ndarray) -> tuple[list[str], 
 
 
 @check("golden scale", where=lambda s: s.exponent_range is not None or s.family == "nvfp4")
-def test_scale(judge: Judge) -> None:
+def test_scale(judge: BlockJudge) -> None:
     """The first and the last amax of every scale code; on a GPU at level exhaustive every amax of the table."""
     whole = judge.settings.at_least("exhaustive") and judge.settings.device == "cuda"
     for group in of_scheme(judge, "rows"):
@@ -132,7 +133,7 @@ def test_scale(judge: Judge) -> None:
 
 
 @check("golden elements", where=lambda s: s.family != "rtn_xxfp4")
-def test_elements(judge: Judge) -> None:
+def test_elements(judge: BlockJudge) -> None:
     """The first and the last pattern of every element code, in blocks of scale 1; NaN in blocks of its own."""
     for group in of_format(judge, "rows"):
         rows = [case for case in group.cases if isinstance(case, vectors.Row)]
@@ -160,7 +161,7 @@ def tabled_stage(scheme: Scheme) -> bool:
 
 
 @check("golden elements 2^32", where=tabled_stage, level="exhaustive", needs_gpu=True)
-def test_every_pattern(judge: Judge) -> None:
+def test_every_pattern(judge: BlockJudge) -> None:
     """The table of first patterns expanded on the device: the complete truth for all 2**32 inputs of `encode`."""
     groups = list(of_format(judge, "rows"))
     rows = sorted((c for g in groups for c in g.cases if isinstance(c, vectors.Row)), key=lambda row: row.first)
@@ -176,7 +177,7 @@ def test_every_pattern(judge: Judge) -> None:
 
 
 @check("golden layouts", where=lambda s: s.canonical and s.scale_layout is ScaleLayout.SEPARATE)
-def test_layouts(judge: Judge) -> None:
+def test_layouts(judge: BlockJudge) -> None:
     """Swizzled buffers, byte for byte, padding included, and their inverse."""
     for group in vectors.groups(judge.settings.vectors):
         if group.form != "swizzle":

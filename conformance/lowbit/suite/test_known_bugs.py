@@ -10,12 +10,13 @@ from lowbit.known_bugs import KNOWN_DECODES, of_scheme
 from lowbit.rules import Rounding, ScaleRule
 from lowbit.schemes import Encoded
 from lowbit.suite.answers import as_stored, decodes_to, states, states_codes
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check
-from lowbit.suite.judge import Judge, Options
+from lowbit.suite.judge import Options
 
 
 @check("known bugs", exact=True, where=lambda s: bool(of_scheme(s)))
-def test_known_bugs(judge: Judge) -> None:
+def test_known_bugs(judge: BlockJudge) -> None:
     """Codes and scale of each case, first against the references, then against the values written by hand."""
     for case in of_scheme(judge.scheme):
         x = judge.tensor(case.rows())
@@ -29,7 +30,7 @@ def test_known_bugs(judge: Judge) -> None:
 
 
 @check("known bugs, decode", where=lambda s: s.name == "mxfp4_floor")
-def test_known_decodes(judge: Judge) -> None:
+def test_known_decodes(judge: BlockJudge) -> None:
     """Pairs of code and scale byte whose values were decoded wrongly elsewhere."""
     for case in KNOWN_DECODES:
         codes = judge.tensor(np.full((1, judge.scheme.block), case.code, dtype=np.uint8))
@@ -47,7 +48,7 @@ def test_known_decodes(judge: Judge) -> None:
         s.rounding is Rounding.STOCHASTIC and s.element.name == "e2m1" and s.scale_rule is not ScaleRule.STOCHASTIC
     ),
 )
-def test_stochastic_means(judge: Judge) -> None:
+def test_stochastic_means(judge: BlockJudge) -> None:
     """1, 2 and 4 never move; 0.1 goes up for 51 of 256 random bytes: floor(0.2 · 256)."""
     values = np.zeros((256, judge.scheme.block), dtype=np.float32)
     amax = 6.0 if judge.scheme.scale_rule is not ScaleRule.CEIL else 4.0

@@ -11,22 +11,23 @@ from lowbit import cases, packing
 from lowbit.errors import Unsupported
 from lowbit.rules import ScaleLayout
 from lowbit.schemes import Encoded, Quantized
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.convert import as_bytes
-from lowbit.suite.judge import DTYPES, Judge, Options
+from lowbit.suite.judge import DTYPES, Options
 from lowbit.suite.poison import poisoned
 
 GUARD = 4096
 """Bytes kept on either side of an output buffer."""
 
 
-def blocks(judge: Judge, rows: int = 33, count: int = 5) -> torch.Tensor:
+def blocks(judge: BlockJudge, rows: int = 33, count: int = 5) -> torch.Tensor:
     return judge.tensor(cases.random_blocks(rows, count * judge.scheme.block, judge.settings.seed, binades=6))
 
 
 @check("unwritten bytes", level=quick_for_representatives)
 @pytest.mark.parametrize("swizzle", [False, True], ids=["plain", "swizzled"])
-def test_every_byte_is_written(judge: Judge, swizzle: bool) -> None:
+def test_every_byte_is_written(judge: BlockJudge, swizzle: bool) -> None:
     """Under two different fills of uninitialised memory the outputs are the same bytes, and the right ones."""
     if swizzle and judge.scheme.family == "mx4":
         raise Unsupported("an interleaved stream has no scale layout")
@@ -38,7 +39,7 @@ def test_every_byte_is_written(judge: Judge, swizzle: bool) -> None:
 
 
 @check("unwritten values", level=quick_for_representatives)
-def test_every_value_is_written(judge: Judge) -> None:
+def test_every_value_is_written(judge: BlockJudge) -> None:
     """Under three fills of uninitialised memory `dequantize` gives the right values, none of them left over."""
     x = blocks(judge)
     encoded = judge.expected(x, **judge.random_options(tuple(x.shape)))
@@ -50,7 +51,7 @@ def test_every_value_is_written(judge: Judge) -> None:
 
 
 @check("guard bands", level=quick_for_representatives)
-def test_nothing_is_written_outside(judge: Judge) -> None:
+def test_nothing_is_written_outside(judge: BlockJudge) -> None:
     """With `out=`, the bytes before and after each buffer keep their fill, under two fills."""
     if not judge.implementation.out:
         raise Unsupported(f"{judge.implementation.name} declares no out=")
@@ -67,7 +68,7 @@ def test_nothing_is_written_outside(judge: Judge) -> None:
 
 
 def judge_guards(
-    judge: Judge, x: torch.Tensor, expected: Encoded, fill: int, *, swizzle: bool, options: Options
+    judge: BlockJudge, x: torch.Tensor, expected: Encoded, fill: int, *, swizzle: bool, options: Options
 ) -> None:
     """Judges one call with `out=` between guard bands; a padding byte that keeps the fill is a fault as well."""
     want = packing.pack(expected, judge.scheme, swizzle=swizzle)
@@ -94,7 +95,7 @@ def judge_guards(
 
 
 @check("determinism", level=quick_for_representatives)
-def test_twice_in_a_row(judge: Judge) -> None:
+def test_twice_in_a_row(judge: BlockJudge) -> None:
     """The same bytes from the same input, call after call."""
     x = blocks(judge)
     options = judge.random_options(tuple(x.shape))
@@ -111,7 +112,7 @@ def test_twice_in_a_row(judge: Judge) -> None:
 @check(
     "placement", level=quick_for_representatives, where=lambda s: not s.stochastic and s.tensor_scale not in cases.GIVEN
 )
-def test_rows_inside_a_larger_tensor(judge: Judge) -> None:
+def test_rows_inside_a_larger_tensor(judge: BlockJudge) -> None:
     """A row's bytes do not depend on the rows around it, nor on how many there are."""
     few = blocks(judge, rows=5)
     many = torch.cat([blocks(judge, rows=150, count=5) * 3, few, blocks(judge, rows=70, count=5) * 0.5])
@@ -124,7 +125,7 @@ def test_rows_inside_a_larger_tensor(judge: Judge) -> None:
 
 
 @check("random bits", where=lambda s: s.stochastic)
-def test_every_random_byte(judge: Judge) -> None:
+def test_every_random_byte(judge: BlockJudge) -> None:
     """All 256 random bytes for each of a set of values between and on grid points, and seeds by Philox."""
     element, block = judge.scheme.element, judge.scheme.block
     values = cases.floats(cases.boundary_patterns(element))

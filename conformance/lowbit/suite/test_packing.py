@@ -11,9 +11,9 @@ from lowbit import cases, packing
 from lowbit.errors import Unsupported
 from lowbit.rules import ScaleLayout
 from lowbit.schemes import Scheme
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.convert import padding_mask
-from lowbit.suite.judge import Judge
 
 
 def separate(scheme: Scheme) -> bool:
@@ -21,7 +21,7 @@ def separate(scheme: Scheme) -> bool:
 
 
 @check("packing")
-def test_every_pair_of_codes(judge: Judge) -> None:
+def test_every_pair_of_codes(judge: BlockJudge) -> None:
     """All 256 pairs of codes side by side at even lanes, with scales that differ from block to block."""
     element, block = judge.scheme.element, judge.scheme.block
     values = np.array([float(element.value(code)) for code in range(1 << element.bits)], dtype=np.float32)
@@ -38,7 +38,7 @@ def test_every_pair_of_codes(judge: Judge) -> None:
 
 
 @check("swizzle", where=separate, level=quick_for_representatives)
-def test_swizzled_scales(judge: Judge) -> None:
+def test_swizzled_scales(judge: BlockJudge) -> None:
     """`swizzle=True` stores the same scales at SWIZZLE_32_4_4's offsets, and 0 in every padding byte."""
     shapes = cases.SWIZZLE_SHAPES if judge.settings.at_least("full") else cases.SWIZZLE_SHAPES[::3]
     for rows, columns in shapes:
@@ -49,7 +49,7 @@ def test_swizzled_scales(judge: Judge) -> None:
 
 
 @check("swizzle layout", where=lambda s: s.canonical and separate(s))
-def test_swizzle_of_indices(judge: Judge) -> None:
+def test_swizzle_of_indices(judge: BlockJudge) -> None:
     """`swizzle` alone on index-coded scales; `unswizzle` restores them and reads no padding."""
     shapes = (*cases.SWIZZLE_SHAPES, *cases.WIDE_SWIZZLE_SHAPES)
     for rows, columns in shapes:
@@ -93,7 +93,7 @@ def scale_views(scales: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 @check("swizzle strides", where=lambda s: s.canonical and separate(s))
-def test_swizzle_of_views(judge: Judge) -> None:
+def test_swizzle_of_views(judge: BlockJudge) -> None:
     """`swizzle` and `unswizzle` read by strides and flatten leading dimensions, or refuse with an error."""
     rows, columns = 130, 9
     for shift in (0, 8):
@@ -115,7 +115,7 @@ def test_swizzle_of_views(judge: Judge) -> None:
 
 
 @check("round trip", level=quick_for_representatives)
-def test_round_trip(judge: Judge) -> None:
+def test_round_trip(judge: BlockJudge) -> None:
     """What `quantize` stored decodes to the right values, and these quantise to the right bytes again."""
     x = judge.tensor(cases.random_blocks(24, 4 * judge.scheme.block, judge.settings.seed, binades=8))
     options = judge.random_options(tuple(x.shape))

@@ -9,14 +9,15 @@ import torch
 
 from lowbit import cases
 from lowbit.cases import GIVEN
+from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, quick_for_representatives
-from lowbit.suite.judge import Judge, Options
+from lowbit.suite.judge import Options
 
 CHUNK = 1 << 29
 """Elements a step: 2 GiB of float32."""
 
 
-def given_scales(judge: Judge) -> list[Options]:
+def given_scales(judge: BlockJudge) -> list[Options]:
     """Tensor scales to give: ordinary, with many mantissa bits, tiny and huge; one empty choice without them."""
     if judge.scheme.tensor_scale not in GIVEN:
         return [{}]
@@ -25,7 +26,7 @@ def given_scales(judge: Judge) -> list[Options]:
 
 
 @check("scale", exact=True)
-def test_every_binade(judge: Judge) -> None:
+def test_every_binade(judge: BlockJudge) -> None:
     """Each binade and turning point once as the only nonzero element of a block, lane and sign moving along."""
     magnitudes = cases.binade_patterns()
     x = judge.tensor(cases.amax_blocks(magnitudes, judge.scheme))
@@ -35,7 +36,7 @@ def test_every_binade(judge: Judge) -> None:
 
 
 @check("scale E4M3 ties", exact=True, level=quick_for_representatives, where=lambda s: s.family == "nvfp4")
-def test_every_tie_of_the_scale(judge: Judge) -> None:
+def test_every_tie_of_the_scale(judge: BlockJudge) -> None:
     """amax at six times each E4M3 value and midpoint, ± 2 ulp: where b = amax/6 changes its code."""
     grid = [float(v) for v in judge.scheme.scale.magnitudes]
     points = np.array([*grid, *((a + b) / 2 for a, b in itertools.pairwise(grid))], dtype=np.float64)
@@ -48,7 +49,7 @@ def test_every_tie_of_the_scale(judge: Judge) -> None:
 
 
 @check("tensor scale", exact=True, level=quick_for_representatives, where=lambda s: s.tensor_scale in GIVEN)
-def test_tensor_scale(judge: Judge) -> None:
+def test_tensor_scale(judge: BlockJudge) -> None:
     """g computed from the tensor: every binade as its amax; tensors with NaN, Inf, only zeros, nothing finite."""
     magnitudes = cases.binade_patterns()
     calls = {"quick": 8, "full": 40, "exhaustive": 400}[judge.settings.level]  # a tensor each: calls are what it costs
@@ -68,7 +69,7 @@ def test_tensor_scale(judge: Judge) -> None:
 
 
 @check("scale 2^31", level="exhaustive", needs_gpu=True)
-def test_every_amax(judge: Judge) -> None:
+def test_every_amax(judge: BlockJudge) -> None:
     """Every one of the 2**31 magnitudes as the only nonzero element of a block: its scale and every code."""
     rows = CHUNK // judge.scheme.block
     first = given_scales(judge)[0]

@@ -11,12 +11,13 @@ import torch
 from lowbit import cases, packing
 from lowbit.rules import PartialBlock, ScaleLayout
 from lowbit.schemes import Quantized
-from lowbit.suite.checks import check, full_for_representatives, quick_for_representatives
-from lowbit.suite.judge import DTYPES, Judge
+from lowbit.suite.block_judge import BlockJudge
+from lowbit.suite.checks import check, full_for_representatives, quick_for_representatives, representative
+from lowbit.suite.judge import DTYPES
 
 
 @check("shapes", level=quick_for_representatives)
-def test_shapes(judge: Judge) -> None:
+def test_shapes(judge: BlockJudge) -> None:
     """Leading dimensions from none to three, empty ones, odd numbers of rows and blocks, padded rows."""
     for dtype in dtypes(judge):
         with judge.part(DTYPES[dtype].name):
@@ -24,12 +25,13 @@ def test_shapes(judge: Judge) -> None:
     judge.assurance = f"property({len(cases.SHAPES) + 1}, {judge.settings.seed}), shapes"
 
 
-def dtypes(judge: Judge) -> tuple[torch.dtype, ...]:
-    """All three input types for a canonical scheme, on a GPU for every scheme; else bfloat16, which widens first."""
-    return tuple(DTYPES) if judge.scheme.canonical or not judge.settings.interpreted else (torch.bfloat16,)
+def dtypes(judge: BlockJudge) -> tuple[torch.dtype, ...]:
+    """All three input types for a canonical scheme, on a GPU for each way to launch; else bfloat16."""
+    every = judge.scheme.canonical or (representative(judge.scheme) and not judge.settings.interpreted)
+    return tuple(DTYPES) if every else (torch.bfloat16,)
 
 
-def judge_shapes(judge: Judge, dtype: torch.dtype) -> None:
+def judge_shapes(judge: BlockJudge, dtype: torch.dtype) -> None:
     block = judge.scheme.block
     for i, (*leading, blocks) in enumerate(cases.SHAPES):
         widths = [blocks * block]
@@ -87,7 +89,7 @@ VIEWS = 13
 
 
 @check("strides", level=quick_for_representatives)
-def test_strides(judge: Judge) -> None:
+def test_strides(judge: BlockJudge) -> None:
     """A view is read by its strides, or refused with an error; never misread."""
     for dtype in dtypes(judge):
         values = judge.tensor(cases.random_blocks(37, 3 * judge.scheme.block, judge.settings.seed, binades=6)).to(dtype)
@@ -98,7 +100,7 @@ def test_strides(judge: Judge) -> None:
 
 
 @check("strides of random bits", level=quick_for_representatives, where=lambda s: s.stochastic)
-def test_strides_of_random_bits(judge: Judge) -> None:
+def test_strides_of_random_bits(judge: BlockJudge) -> None:
     """Random bits are read by their strides, or refused with an error; never misread."""
     block = judge.scheme.block
     x = judge.tensor(cases.random_blocks(37, 3 * block, judge.settings.seed, binades=6))
@@ -114,7 +116,7 @@ def test_strides_of_random_bits(judge: Judge) -> None:
 
 
 @check("decode strides", level=quick_for_representatives)
-def test_strides_of_stored_bytes(judge: Judge) -> None:
+def test_strides_of_stored_bytes(judge: BlockJudge) -> None:
     """Stored bytes and scales are decoded by their strides, or refused with an error; never misread."""
     x = judge.tensor(cases.random_blocks(37, 3 * judge.scheme.block, judge.settings.seed, binades=6))
     options = judge.random_options(tuple(x.shape))
@@ -135,7 +137,7 @@ def test_strides_of_stored_bytes(judge: Judge) -> None:
 
 
 @check("tiles", level=full_for_representatives)
-def test_more_than_one_tile(judge: Judge) -> None:
+def test_more_than_one_tile(judge: BlockJudge) -> None:
     """More rows, and for canonical schemes more blocks in a row too, than one program takes, and not in one piece.
 
     The interpreter gives 2**18 elements to a program. What is stored is decoded as well, in one piece.
@@ -161,7 +163,7 @@ def test_more_than_one_tile(judge: Judge) -> None:
 
 
 @check("refusals", level=quick_for_representatives, where=lambda s: s.partial_block is PartialBlock.REFUSE)
-def test_partial_block_is_refused(judge: Judge) -> None:
+def test_partial_block_is_refused(judge: BlockJudge) -> None:
     """A last dimension that no block divides is an error, never silently padded or cut."""
     for width in (1, judge.scheme.block - 1, judge.scheme.block + 1):
         x = judge.tensor(np.ones((2, width), dtype=np.float32))
@@ -170,8 +172,8 @@ def test_partial_block_is_refused(judge: Judge) -> None:
     judge.assurance = "property(3, 0), widths"
 
 
-@check("large", level="exhaustive", where=lambda s: s.canonical, needs_gpu=True)
-def test_beyond_int32(judge: Judge) -> None:
+@check("large", level="exhaustive", where=lambda s: s.canonical, needs_gpu=True, alone=True)
+def test_beyond_int32(judge: BlockJudge) -> None:
     """More than 2**31 elements: in one row, and in many; the last blocks are right, and the tensor's amax is there.
 
     A scheme that pads gets a row of fewer as well, whose last block ends within one tile of 2**31.
