@@ -18,6 +18,7 @@ from lowbit.schemes import Scheme
 
 KINDS: dict[str, str] = {
     "error": "the call raised",
+    "lemma": "a lemma about the sources is refuted, or undecided",
     "shape": "wrong shape",
     "dtype": "wrong dtype",
     "changed_input": "an input was written to",
