@@ -68,7 +68,7 @@ def quantize(x: torch.Tensor, scheme: Scheme, **options: Any) -> tuple[torch.Ten
 
 def expected(x: torch.Tensor, scheme: Scheme, swizzle: bool = False, **options: Any) -> tuple[np.ndarray, ...]:
     """The bytes that the integer reference gives for the widened x."""
-    wide = np.ascontiguousarray(x.float().cpu().numpy())
+    wide = np.ascontiguousarray(x.cpu().float().numpy())  # a GPU's cast from binary16 drops the sign of NaN
     stored = packing.pack(bits.quantize(wide, scheme, **options), scheme, swizzle=swizzle)
     return tuple(part for part in stored if part is not None)
 

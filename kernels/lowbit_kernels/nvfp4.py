@@ -189,7 +189,10 @@ def _existing_device(device: torch.device | str) -> torch.device:
         target = torch.device(device)
     except RuntimeError as error:
         raise DeviceError(f"device: got {device!r}, {wanted}") from error
-    if target.type != "cpu" and not (target.type == "cuda" and (target.index or 0) < torch.cuda.device_count()):
+    if target.type not in ("cpu", "cuda"):
+        raise DeviceError(f"device: got {str(device)!r}, {wanted}")
+    # counting devices breaks a traced graph in two; a traced call on a missing device fails when it runs
+    if target.type == "cuda" and not torch.compiler.is_compiling() and (target.index or 0) >= torch.cuda.device_count():
         raise DeviceError(f"device: got {str(device)!r}, {wanted}")
     return target
 
