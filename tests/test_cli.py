@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lowbit
-from lowbit import cli, report, schemes
+from lowbit import cli, report, schemes, weights
 from lowbit.doctor import Finding, Status
 from lowbit.errors import ReportError
 from lowbit.formats import FORMATS
@@ -31,15 +31,18 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_list_schemes(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = output(capsys, "list").splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(schemes.names())
-    assert lines[0].split()[0] == "name"
-    assert output(capsys, "list", "schemes").splitlines() == lines
+    text = output(capsys, "list")
+    for part, names in zip(text.split("\n\n"), (schemes.names(), weights.names()), strict=True):
+        lines = part.splitlines()
+        assert lines[0].split()[0] == "name"
+        assert [line.split()[0] for line in lines[1:]] == list(names)
+    assert output(capsys, "list", "schemes") == text
 
 
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(output(capsys, "list", "schemes", "--json"))
-    assert {row["name"] for row in rows if row["canonical"]} == {s.name for s in schemes.select() if s.canonical}
+    registered = (*schemes.select(), *weights.select())
+    assert {row["name"] for row in rows if row["canonical"]} == {s.name for s in registered if s.canonical}
     assert {row["name"] for row in json.loads(output(capsys, "list", "formats", "--json"))} == set(FORMATS)
     rows = json.loads(output(capsys, "list", "rules", "--json"))
     assert {"rule": "nan", "name": "nan_zero", "meaning": "NaN becomes +0", "as_in": "mxfp4_floor+nan_zero"} in rows
@@ -54,6 +57,8 @@ def test_list_implementations(capsys: pytest.CaptureFixture[str]) -> None:
 def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "show", "mxfp4_floor+ties_away").startswith("mxfp4_floor+ties_away\n")
     assert output(capsys, "show", "e4m3").startswith("e4m3\n")
+    assert output(capsys, "show", "gptq4_v1_g96+act_order").startswith("gptq4_v1_g96+act_order\n")
+    assert output(capsys, "show", "awq").startswith("awq: awq_g128, ")
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +86,8 @@ def test_options_of_explain(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("show", "nvfp5"), "want one of nvfp4, "),
         (("show", "mxfp4_flor"), "mxfp4_floor"),
+        (("show", "awq_g12x"), "want one of awq_g128, "),
+        (("show", "awq_g128+nested"), "got the flag 'nested' for awq_g128, want one of: through_scale_dtype"),
         (("explain", "mxfp4_floor+ties_odd", "1"), "whose rule 'ties_odd' is none of"),
         (("explain", "mxfp4_floor", "one"), "value: got 'one'"),
         (("explain", "mxfp4_floor", *["1"] * 33), "values: got 33, want 1..32"),
@@ -155,7 +162,11 @@ def test_a_reader_that_goes_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("list",), ("list", "impls"), ("show", "nvfp4"), ("show", "e8m0"), ("explain", "nvfp4", "-1.5")]
+    "words",
+    [
+        *[("list",), ("list", "impls"), ("show", "nvfp4"), ("show", "e8m0"), ("show", "awq"), ("show", "nf4_b64")],
+        ("explain", "nvfp4", "-1.5"),
+    ],
 )
 def test_what_needs_no_torch_imports_none(words: tuple[str, ...]) -> None:
     code = (

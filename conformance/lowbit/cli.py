@@ -91,24 +91,33 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from lowbit import glossary, implementation
+    from lowbit import glossary, implementation, weight_glossary
 
-    rows = {
-        "schemes": glossary.scheme_rows,
-        "formats": glossary.format_rows,
-        "rules": glossary.rule_rows,
-        "impls": lambda: [{"name": name, "target": place} for name, place in implementation.available().items()],
+    # Several tables where rows differ in what they tell; as JSON one array.
+    tables = {
+        "schemes": lambda: [glossary.scheme_rows(), weight_glossary.scheme_rows()],
+        "formats": lambda: [glossary.format_rows()],
+        "rules": lambda: [glossary.rule_rows() + weight_glossary.rule_rows()],
+        "impls": lambda: [[{"name": name, "target": place} for name, place in implementation.available().items()]],
     }[arguments.what]()
-    print(json.dumps(rows, indent=2) if arguments.json else "\n".join(glossary.table_of(rows)))
+    if arguments.json:
+        print(json.dumps([row for rows in tables for row in rows], indent=2))
+    else:
+        print("\n\n".join("\n".join(glossary.table_of(rows)) for rows in tables))
     return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from lowbit import glossary, schemes
+    from lowbit import glossary, schemes, weight_glossary, weights
     from lowbit.formats import FORMATS
 
-    fmt = FORMATS.get(arguments.name)
-    print(glossary.describe_format(fmt) if fmt else glossary.describe_scheme(schemes.get(arguments.name)))
+    name: str = arguments.name
+    if name in FORMATS:
+        print(glossary.describe_format(FORMATS[name]))
+    elif name.startswith(weights.families()):
+        print(weight_glossary.describe(name))
+    else:
+        print(glossary.describe_scheme(schemes.get(name)))
     return 0
 
 
@@ -253,8 +262,8 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--json", action="store_true", help="a JSON array of objects")
     verb.set_defaults(run=_list)
 
-    verb = verbs.add_parser("show", help="everything that a scheme pins, or a format is")
-    verb.add_argument("name", metavar="SCHEME|FORMAT")
+    verb = verbs.add_parser("show", help="everything that a scheme pins, a family's first scheme, or a format")
+    verb.add_argument("name", metavar="SCHEME|FAMILY|FORMAT")
     verb.set_defaults(run=_show)
 
     verb = verbs.add_parser("explain", help="one block by hand: amax, scale, code, value, each rule named")

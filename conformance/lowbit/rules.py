@@ -93,3 +93,38 @@ class ScaleLayout(enum.Enum):
 
     SEPARATE = "separate"  # a tensor [..., blocks] of their own
     INTERLEAVED = "interleaved"  # one stream, per block [block/2 bytes of codes][1 scale byte]
+
+
+class ZeroPoint(enum.Enum):
+    """What of a weight's zero point is stored (SPEC.md section 5); both integers are unsigned."""
+
+    NONE = "no_zero"  # the scheme has none: codes stand for signed values
+    STORED = "zero_stored"  # the field holds z
+    STORED_MINUS_ONE = "zero_minus_one_stored"  # the field holds z - 1, modulo 2**bits: all ones is z = 0
+
+
+class Grouping(enum.Enum):
+    """Which weights share a scale."""
+
+    WHOLE = "whole_groups"  # row k of K belongs to group k // G; K a multiple of G
+    SHORT_LAST = "short_last_group"  # the same, the last group may be short; a `g_idx` that is given decides instead
+    ACT_ORDER = "act_order"  # row k belongs to group g_idx[k], which must be given
+    FLAT = "flat_blocks"  # blocks of the row-major flattened tensor, crossing rows; the last may be short
+    CHANNEL = "channel"  # one scale, or one table, an output channel
+
+
+class OutputRounding(enum.Enum):
+    """Which roundings the product of the scheme's arithmetic goes through."""
+
+    DIRECT = "direct"  # to the output dtype alone
+    THROUGH_SCALE_DTYPE = "through_scale_dtype"  # to the dtype of the scales, then to the output dtype
+
+
+class Arithmetic(enum.Enum):
+    """From a code to the value that is rounded to the output dtype; RN32 rounds to binary32, ties to even."""
+
+    EXACT_PRODUCT = "exact_product"  # scale * (q - zero), the exact product
+    BINARY32_PRODUCT = "binary32_product"  # RN32(v * scale), v the codebook's value of q, or q itself
+    SCB_PRODUCT = "scb_product"  # RN32(RN32(q * SCB) * RN32(1/127))
+    LOOKUP = "lookup"  # the table's entry [n, q]
+    LOOKUP_SUM = "lookup_sum"  # RN32(RN32(entry + sparse) + full row), a term that is not stored is not added
