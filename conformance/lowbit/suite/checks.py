@@ -10,7 +10,7 @@ import pytest
 from lowbit.rules import ScaleRule
 from lowbit.schemes import Scheme
 from lowbit.suite.block_judge import BlockJudge
-from lowbit.suite.judge import Judge
+from lowbit.suite.judge import Judge, Settings
 
 STOCHASTIC_REPRESENTATIVES = (
     "mx4_ceil_e2m1_g32+stochastic",
@@ -58,9 +58,10 @@ def check(
     where: Callable[[Any], bool] = lambda scheme: True,
     level: str | Callable[[Any], str] = "quick",
     needs_gpu: bool = False,
-    checkpoint: bool = False,
+    checkpoint: str = "",
     exact: bool = False,
     alone: bool = False,
+    lacks: Callable[[Settings], str] = lambda settings: "",
     judge: type[Judge] = BlockJudge,
 ) -> pytest.MarkDecorator:
     """Marks a test of the suite.
@@ -70,9 +71,11 @@ def check(
       where: the schemes for which the check means something.
       level: the least level at which it runs, for all schemes or by scheme.
       needs_gpu: the domain is too large for the interpreter; without a GPU the check is reported as not run.
-      checkpoint: runs under ``--weights``, and only there.
+      checkpoint: runs under ``--weights``, and only there: "floating" for the tensors that are not quantised,
+        "quantized" for the layers that are.
       exact: the scalar reference votes too, on a bounded number of elements.
       alone: takes so much of the GPU's memory that no other worker may run such a check at the same time.
+      lacks: what this machine or run lacks for the check, which is then reported as not run; "" if nothing.
       judge: what judges; it also says for which kind of scheme the check is.
     """
     return pytest.mark.lowbit(
@@ -83,5 +86,6 @@ def check(
         checkpoint=checkpoint,
         exact=exact,
         alone=alone,
+        lacks=lacks,
         judge=judge,
     )
