@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import triton
+import weight_calls
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -20,7 +21,7 @@ import lowbit_kernels
 from lowbit import schemes
 from lowbit.errors import DeviceError
 from lowbit.rules import Rounding
-from lowbit_kernels import _launch, adapter
+from lowbit_kernels import _launch, _matmul_launch, adapter
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -73,6 +74,15 @@ def signature(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tu
     return types, constants, attributes, options
 
 
+def constants_for(target: GPUTarget, kernel: Any, constants: dict) -> dict:
+    """A launch's constants as they would be on a target: inline PTX on NVIDIA's alone, conversions of E4M3 from 8.9."""
+    cuda = target.backend == "cuda"
+    known = {"PTX": cuda, "CVT": cuda and int(target.arch) >= 89}
+    return constants | {
+        (kernel.arg_names.index(name),): value for name, value in known.items() if name in kernel.arg_names
+    }
+
+
 def launches(calls: list[Callable[[], Any]]) -> list[tuple[Any, tuple[dict, dict, dict, dict]]]:
     """Every distinct (kernel, signature) that the calls launch."""
     found = []
@@ -99,6 +109,9 @@ def calls() -> list[Callable[[], Any]]:
     packed, scales = torch.zeros(256, 512, dtype=torch.uint8), torch.zeros(256, 64, dtype=torch.uint8)
     stream = torch.zeros(256, 32 * 17, dtype=torch.uint8)
     g = torch.ones(1)
+    flat, flat_mx, out = scales.view(-1), scales[:, :32].reshape(-1), torch.empty(256, 256)
+    operands = _matmul_launch.Operands(packed, flat, packed, flat, g, None, False)
+    split = _matmul_launch.Configuration(16, 64, 256, 4, swap=True)
     kernels = lowbit_kernels
     return [
         lambda: kernels.quantize_mxfp4(bfloat16),
@@ -119,8 +132,13 @@ def calls() -> list[Callable[[], Any]]:
         lambda: kernels.swizzle_scales(scales),
         lambda: kernels.swizzle_scales(scales.t()),
         lambda: kernels.unswizzle_scales(torch.zeros(256 * 64, dtype=torch.uint8), 256, 64),
+        lambda: kernels.nvfp4_mm(packed, flat, packed, flat, g, g),
+        lambda: kernels.mxfp4_mm(packed, flat_mx, packed, flat_mx, torch.float16),
+        lambda: kernels.nvfp4_mm(packed[:4], flat[: 128 * 64], packed, flat, g),
+        lambda: _matmul_launch.multiply(operands, out, split),
         lambda: adapter.encode(float32.flatten(), schemes.E2M1, Rounding.TIES_TO_EVEN),
         lambda: adapter.encode(float32.flatten(), schemes.E3M0, Rounding.TOWARD_POSITIVE),
+        *weight_calls.one_of_each(),
     ]
 
 
@@ -146,6 +164,7 @@ def compile_all() -> dict[str, dict[str, list[str]]]:
             outcome = results[name].setdefault(f"{kernel.__module__}.{kernel.__name__}", [])
             if outcome and name not in EVERY_VARIANT:
                 continue
+            constants = constants_for(target, kernel, constants)
             source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attributes)
             try:
                 binary = triton.compile(source, target=target, options={**_launch.COMPILE_OPTIONS, **options})

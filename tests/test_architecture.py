@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lowbit import rules, schemes
+from lowbit import rules, schemes, weights
 from lowbit.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,14 +25,26 @@ SOURCES = {"lowbit": ROOT / "conformance" / "lowbit", "lowbit_kernels": ROOT / "
 LINES = 450
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "spec": ("", "errors", "formats", "rules", "schemes", "glossary"),  # "" is the package itself: its version
-    "truth": ("references", "packing"),
-    "inputs": ("cases", "known_bugs", "strategies", "vectors", "checkpoint", "explain", "proofs"),
+    "spec": (
+        *("", "errors", "formats", "rules", "schemes", "glossary"),  # "" is the package itself: its version
+        *("weights", "weight_tensors", "weight_words", "weight_glossary"),
+    ),
+    "truth": ("references", "packing", "packing_weights"),
+    "inputs": (
+        *("cases", "known_bugs", "strategies", "vectors", "checkpoint", "explain", "proofs"),
+        *("summability", "summable"),
+        *("weight_cases", "weight_parts", "weight_domains", "known_weight_bugs"),
+        *("quantized_checkpoint", "checkpoint_config", "checkpoint_layer", "checkpoint_layouts"),
+        *("checkpoint_words", "checkpoint_bitsandbytes", "checkpoint_compressed"),
+    ),
     "subject": ("implementation",),
     "adapters": ("adapters",),
     "judgement": (
         *("arrays", "kinds", "comparison", "blocks", "compare", "figures"),
         *("diagnose", "suspects", "suspect_scales", "trial"),
+        *("bounds", "matmul_trial", "suspect_matmul"),
+        *("weight_compare", "weight_trial", "suspect_weights", "suspect_fields"),
+        *("suspect_integers", "suspect_codebooks", "suspect_tables"),
     ),
     "records": ("records", "tables"),
     "telling": ("report", "environment", "doctor"),
@@ -76,7 +88,8 @@ PROOFS = (
 """Modules of `lowbit.proofs` that need the solver, which may be missing."""
 
 OWN: dict[str, tuple[str, ...]] = {
-    "lowbit.adapters.reference": ("lowbit.references.bits",),  # what it adapts is a reference
+    "lowbit.adapters.reference": tuple(f"lowbit.references.{name}" for name in ("bits", "matmul", "weights_bits")),
+    "lowbit.adapters.bitsandbytes": ("bitsandbytes",),
     **{f"lowbit.proofs.{name}": ("z3",) for name in PROOFS},
 }
 """What one module may import beside its layer's, inside functions."""
@@ -84,9 +97,15 @@ OWN: dict[str, tuple[str, ...]] = {
 DISTRIBUTIONS = {"z3": "z3_solver"}
 """Package → the distribution that has it, where their names differ."""
 
-KERNELS_MAY_IMPORT = ("lowbit.errors", "lowbit.formats", "lowbit.rules", "lowbit.schemes", "lowbit.implementation")
+KERNELS_MAY_IMPORT = (
+    *("lowbit.errors", "lowbit.formats", "lowbit.rules", "lowbit.schemes", "lowbit.implementation"),
+    *("lowbit.weights", "lowbit.weight_tensors"),
+)
 
-NEEDS_TORCH = ("lowbit.references.rtn", "lowbit.references.tensor", "lowbit.references.witness", "lowbit.suite.")
+NEEDS_TORCH = (
+    *("lowbit.references.rtn", "lowbit.references.tensor", "lowbit.references.weights_tensors"),
+    *("lowbit.references.witness", "lowbit.suite."),
+)
 """Beginnings of the names of lowbit's modules that import torch when they are imported."""
 
 
@@ -247,6 +266,8 @@ def test_imports_are_seen_wherever_they_stand(source: str, found: set[tuple[str,
     ("name", "target"),
     [
         ("lowbit.schemes", "numpy"),
+        ("lowbit.weights", "numpy"),
+        ("lowbit.weight_glossary", "lowbit.packing_weights"),
         ("lowbit.references.bits", "lowbit.cases"),
         ("lowbit.references.bits", "gmpy2"),
         ("lowbit.references.bits", "ml_dtypes"),
@@ -258,6 +279,8 @@ def test_imports_are_seen_wherever_they_stand(source: str, found: set[tuple[str,
         ("lowbit.suite.judge", "lowbit_kernels.mxfp4"),
         ("lowbit_kernels.mxfp4", "lowbit.references.bits"),
         ("lowbit_kernels.mxfp4", "lowbit.packing"),
+        ("lowbit_kernels.awq", "lowbit.packing_weights"),
+        ("lowbit_kernels.awq", "lowbit.references.weights_tensors"),
         ("lowbit_kernels.mxfp4", "numpy"),
     ],
 )
@@ -280,7 +303,7 @@ def test_torch_is_imported_by_the_torch_references_and_the_suite_only() -> None:
 
 def test_the_plugin_the_command_and_the_spec_import_nothing_heavy() -> None:
     """pytest loads the plugin in every project of the environment."""
-    light = "import lowbit.plugin, lowbit.cli, lowbit.glossary, lowbit.implementation"
+    light = "import lowbit.plugin, lowbit.cli, lowbit.glossary, lowbit.weight_glossary, lowbit.implementation"
     heavy = {"torch", "triton", "numpy", "pandas", "jinja2", "hypothesis", "ml_dtypes", "safetensors"}
     assert not imported_after(light) & heavy
 
@@ -303,8 +326,9 @@ def test_the_literal_of_a_format_stands_in_one_place() -> None:
     assert calls == {name: ["lowbit.formats"] for name in FORMATS}
 
 
-def test_schemes_are_built_in_one_file() -> None:
-    assert {module for modules in named_calls("Scheme").values() for module in modules} == {"lowbit.schemes"}
+@pytest.mark.parametrize(("built", "home"), [("Scheme", "lowbit.schemes"), ("WeightScheme", "lowbit.weights")])
+def test_schemes_are_built_in_one_file(built: str, home: str) -> None:
+    assert {module for modules in named_calls(built).values() for module in modules} == {home}
 
 
 RULES = [c for c in vars(rules).values() if isinstance(c, enum.EnumMeta) and c is not enum.Enum]
@@ -312,7 +336,8 @@ RULES = [c for c in vars(rules).values() if isinstance(c, enum.EnumMeta) and c i
 
 @pytest.mark.parametrize("member", [member for rule in RULES for member in rule], ids=str)
 def test_every_rule_is_exercised_by_a_scheme(member: enum.Enum) -> None:
-    pinned = [scheme.name for scheme in schemes.select() if member in vars(scheme).values()]
+    registered = (*schemes.select(), *weights.select())
+    pinned = [scheme.name for scheme in registered if member in vars(scheme).values()]
     assert pinned, f"no registered scheme pins {member}: it could be wrong in every reference"
 
 

@@ -1,11 +1,17 @@
-"""Wrong kernels: each must be caught, by the check named for it and with the right diagnosis."""
+"""Wrong kernels: each must be caught, by the check named for it and with the right diagnosis.
+
+Mutants of one scheme and one module of the suite are judged in one run, as several implementations.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,42 +19,73 @@ import pytest
 from lowbit.records import read_records
 
 ROOT = Path(__file__).parents[1]
-MUTANTS = sorted((ROOT / "tests" / "mutants").glob("*.py"))
+SUITE = ROOT / "conformance" / "lowbit" / "suite"
+CHECKS = {
+    name: path.name
+    for path in SUITE.glob("test_*.py")
+    for name in re.findall(r'@check\(\s*"([^"]+)"', path.read_text())
+}
+"""Check → the module of the suite that holds it."""
 
 
-def declared(path: Path) -> dict[str, str]:
-    """What the mutant says of itself, without running the suite."""
+@dataclass(frozen=True)
+class Mutant:
+    """What a mutant says of itself."""
+
+    path: Path
+    name: str
+    caught_by: str
+    scheme: str
+    diagnosis: str
+
+
+def declared(path: Path) -> Mutant:
+    """Reads a mutant without running the suite."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return {name: getattr(module, name) for name in ("CAUGHT_BY", "SCHEME", "DIAGNOSIS")}
+    return Mutant(path, module.IMPLEMENTATION.name, module.CAUGHT_BY, module.SCHEME, module.DIAGNOSIS)
 
 
-@pytest.mark.parametrize("path", MUTANTS, ids=lambda p: p.stem)
-def test_mutant_is_caught(path: Path, tmp_path: Path) -> None:
-    """Exit code 1, a mismatch in the named check, the named diagnosis, and a first screen that says so."""
-    about = declared(path)
-    command = [sys.executable, "-m", "pytest", "conformance/", "--impl", f"{path}:IMPLEMENTATION", "--device", "cpu"]
-    command += [
-        "--scheme",
-        about["SCHEME"],
-        "--level",
-        "quick",
-        "--report-dir",
-        str(tmp_path),
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ]
+def grouped() -> dict[tuple[str, str], list[Mutant]]:
+    """The mutants by module of the suite and scheme."""
+    found: dict[tuple[str, str], list[Mutant]] = defaultdict(list)
+    for path in sorted((ROOT / "tests" / "mutants").glob("*.py")):
+        mutant = declared(path)
+        assert mutant.caught_by in CHECKS, f"{path.stem}: no check is named {mutant.caught_by!r}"
+        found[CHECKS[mutant.caught_by], mutant.scheme].append(mutant)
+    return dict(sorted(found.items()))
+
+
+GROUPS = grouped()
+
+
+@pytest.mark.parametrize("group", GROUPS, ids="-".join)
+def test_mutants_are_caught(group: tuple[str, str], tmp_path: Path) -> None:
+    """Exit code 1, a mismatch in the named check, the named diagnosis, and a page that says so."""
+    module, scheme = group
+    mutants = GROUPS[group]
+    command = [sys.executable, "-m", "pytest", f"conformance/lowbit/suite/{module}", "--device", "cpu"]
+    command += [word for mutant in mutants for word in ("--impl", f"{mutant.path}:IMPLEMENTATION")]
+    command += ["--scheme", scheme, "--level", "quick", "--report-dir", str(tmp_path), "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     (folder,) = tmp_path.iterdir()
-    caught = [r for r in read_records(folder) if r.status == "mismatch" and r.check == about["CAUGHT_BY"]]
-    assert caught, done.stdout
-    assert any(about["DIAGNOSIS"] in (record.diagnosis or "") for record in caught), [r.diagnosis for r in caught]
+    records = [record for record in read_records(folder) if record.status == "mismatch"]
     page = (folder / "index.html").read_text()
-    assert about["DIAGNOSIS"] in page
-    assert caught[0].repeat.startswith("pytest ")
+    missed = {}
+    for mutant in mutants:
+        caught = [r for r in records if r.implementation == mutant.name and r.check == mutant.caught_by]
+        said = [record.diagnosis for record in caught]
+        if not any(mutant.diagnosis in (text or "") for text in said) or mutant.diagnosis not in page:
+            missed[mutant.name] = said
+        assert all(record.repeat.startswith("pytest ") for record in caught)
+    assert not missed, f"want the named check to fail with the named diagnosis; it said {missed}\n{done.stdout[-3000:]}"
+
+
+def test_mutants_have_names_of_their_own() -> None:
+    names = [mutant.name for mutants in GROUPS.values() for mutant in mutants]
+    assert len(set(names)) == len(names)

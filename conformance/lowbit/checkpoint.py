@@ -42,6 +42,9 @@ _WIDTHS = {
 _READ_AS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """The dtypes that widen exactly to binary32, as NumPy reads them."""
 
+_STORED_AS = {**_READ_AS, **dict.fromkeys(("U8", "F8_E4M3", "F8_E8M0"), "u1"), "I8": "i1", "I32": "<i4", "I64": "<i8"}
+"""The dtypes of quantised weights, as NumPy reads them: bfloat16 and 8-bit floats are bit patterns."""
+
 
 class NoTensorScale(Unsupported):
     """A tensor that is read in parts, whose scale cannot be given to a part."""
@@ -110,24 +113,37 @@ def tensors(path: str | os.PathLike[str]) -> tuple[Entry, ...]:
       NothingCompared: the file is empty or holds no tensor.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ArgumentError(f"{path} is not a file, want a .safetensors file")
-    size = path.stat().st_size
-    if size == 0:
-        raise NothingCompared(f"{path} is empty, want a .safetensors file with a floating tensor")
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise ArgumentError(
-                f"{path} is not a safetensors file, or is truncated: its first 8 bytes announce a header of "
-                f"{length} bytes, the file has {size}"
-            )
-        header = _header(path, file.read(length))
+    header, data = _header(path)
     header.pop("__metadata__", None)
-    entries = [_entry(path, name, fields, 8 + length, size) for name, fields in header.items()]
+    size = path.stat().st_size
+    entries = [_entry(path, name, fields, data, size) for name, fields in header.items()]
     if not entries:
         raise NothingCompared(f"{path} holds no tensor, want a floating one")
     return tuple(sorted(entries, key=lambda entry: (entry.start, entry.name)))
+
+
+def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """What a safetensors file says of itself in its header, beside the tensors.
+
+    Raises:
+      ArgumentError, NothingCompared: as `tensors`; metadata that are not texts by name.
+    """
+    said = _header(Path(path))[0].get("__metadata__") or {}
+    if not isinstance(said, dict) or not all(isinstance(text, str) for text in said.values()):
+        raise ArgumentError(f"{path}: __metadata__ is {said!r}, want texts by name")
+    return said
+
+
+def array(path: str | os.PathLike[str], entry: Entry) -> np.ndarray:
+    """A whole tensor as it is stored: bfloat16 as uint16 and 8-bit floats as uint8 bit patterns.
+
+    Raises:
+      ArgumentError: a dtype that no quantised weight is stored in, or the file has become shorter.
+    """
+    if entry.dtype not in _STORED_AS:
+        raise ArgumentError(f"{path}: {entry.name!r} is {entry.dtype}, want one of {', '.join(_STORED_AS)}")
+    with Path(path).open("rb") as file:
+        return _stored(file, entry, 0, entry.elements, _STORED_AS).reshape(entry.shape)
 
 
 def floating(path: str | os.PathLike[str]) -> tuple[Entry, ...]:
@@ -220,17 +236,32 @@ def pad_columns(x: Any, block: int) -> Any:
     return padded
 
 
-def _header(path: Path, text: bytes) -> dict[str, Any]:
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header of a file, and the place of its first byte of data."""
+    if not path.is_file():
+        raise ArgumentError(f"{path} is not a file, want a .safetensors file")
+    size = path.stat().st_size
+    if size == 0:
+        raise NothingCompared(f"{path} is empty, want a .safetensors file with a floating tensor")
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise ArgumentError(
+                f"{path} is not a safetensors file, or is truncated: its first 8 bytes announce a header of "
+                f"{length} bytes, the file has {size}"
+            )
+        text = file.read(length)
     try:
-        header = json.loads(text, object_pairs_hook=_unique)
+        header = json.loads(text, object_pairs_hook=unique)
     except ValueError as error:  # also UnicodeDecodeError
         raise ArgumentError(f"{path} is not a safetensors file: its header is no JSON: {error}") from error
     if not isinstance(header, dict):
         raise ArgumentError(f"{path} is not a safetensors file: its header is a {type(header).__name__}")
-    return header
+    return header, 8 + length
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, for `object_pairs_hook`; ValueError if a name stands in it twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("a name stands in it twice")  # the later tensor would hide the earlier
@@ -254,11 +285,16 @@ def _entry(path: Path, name: str, fields: Any, data: int, size: int) -> Entry:
     return Entry(name, shape, dtype, data + start)
 
 
-def _read(file: Any, entry: Entry, first: int, count: int) -> np.ndarray:
-    dtype = np.dtype(_READ_AS[entry.dtype])
+def _stored(file: Any, entry: Entry, first: int, count: int, dtypes: dict[str, str]) -> np.ndarray:
+    dtype = np.dtype(dtypes[entry.dtype])
     raw = np.fromfile(file, dtype, count, offset=entry.start + first * dtype.itemsize - file.tell())
     if raw.size < count:
         raise ArgumentError(f"{file.name} is truncated inside {entry.name!r}: it became shorter while it was read")
+    return raw
+
+
+def _read(file: Any, entry: Entry, first: int, count: int) -> np.ndarray:
+    raw = _stored(file, entry, first, count, _READ_AS)
     if entry.dtype == "BF16":
         return (raw.astype(np.uint32) << 16).view(np.float32)
     return raw.astype(np.float32, copy=False)

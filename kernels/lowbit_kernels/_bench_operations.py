@@ -3,6 +3,7 @@
     quantize_<format>_<rule>[_swizzled | _stochastic]     x of the row's dtype in; codes and scales out
     dequantize_<format>                                   the reverse, to the row's dtype
     swizzle_scales, unswizzle_scales                      bytes
+    dequantize_<weight scheme>                            see `_bench_weights`
     copy                                                  device to device, what the others are a fraction of
 
 Bytes are those that the operation must move, each operand once: inputs read plus outputs written. A tensor scale that
@@ -15,43 +16,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from lowbit.errors import ArgumentError
+from lowbit_kernels import _bench_weights as weights
 from lowbit_kernels import mx4, mxfp4, nvfp4
+from lowbit_kernels._bench_case import Case, Formula, Traffic, allocating
 from lowbit_kernels.swizzle import swizzle_scales, swizzled_size, unswizzle_scales
 
 MX4_GROUP = 32
 SEED = 1
 COPY = "copy"
-
-
-class Case(NamedTuple):
-    """One call with its own buffers. Called, it writes into `out`; `function()` allocates its results instead."""
-
-    function: Callable[..., Any]
-    inputs: tuple[torch.Tensor, ...]
-    out: Any
-
-    def __call__(self) -> None:
-        self.function(out=self.out)
-
-    @property
-    def outputs(self) -> tuple[torch.Tensor, ...]:
-        return (self.out,) if isinstance(self.out, torch.Tensor) else tuple(self.out)
-
-
-class Traffic(NamedTuple):
-    """Bytes that one call moves."""
-
-    read: int
-    written: int
-
-
-Formula = Callable[[int, int, int], Traffic]
-"""(rows, columns, bytes of an element of the row's dtype) -> Traffic."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +40,7 @@ class Operation:
       traffic: the formula of its bytes.
       build: from a source (rows, columns) of dtype, which serves as input or is quantised to make it, to a `Case`.
       target: the fraction of a copy's bandwidth to reach; None where none is set.
-      multiple: what columns must be a multiple of.
+      multiple, row_multiple: what columns, and rows, must be a multiple of.
       kernels: how many kernels a call starts.
       small: whether it stands for its family among small shapes.
     """
@@ -74,6 +51,7 @@ class Operation:
     build: Callable[[torch.Tensor], Case]
     target: float | None = None
     multiple: int = 1
+    row_multiple: int = 1
     kernels: int = 1
     small: bool = False
 
@@ -87,6 +65,10 @@ class Operation:
     def columns(self, wanted: int) -> int:
         """The next number of columns that the operation takes."""
         return -(-wanted // self.multiple) * self.multiple
+
+    def rows(self, wanted: int) -> int:
+        """The next number of rows that the operation takes."""
+        return -(-wanted // self.row_multiple) * self.row_multiple
 
 
 def select(globs: Iterable[str]) -> tuple[Operation, ...]:
@@ -114,58 +96,54 @@ def _matches(operation: Operation, glob: str) -> bool:
     return fnmatchcase(operation.name, glob) or fnmatchcase(f"{operation.name}:{operation.dtype_name}", glob)
 
 
-def _case(function: Callable[..., Any], *inputs: torch.Tensor) -> Case:
-    return Case(function, inputs, function())
-
-
 def _copy(x: torch.Tensor) -> Case:
     def copy(out: torch.Tensor | None = None) -> torch.Tensor:
         return (torch.empty_like(x) if out is None else out).copy_(x)
 
-    return _case(copy, x)
+    return allocating(copy, x)
 
 
 def _mxfp4(x: torch.Tensor, **options: Any) -> Case:
-    return _case(partial(mxfp4.quantize_mxfp4, x, **options), x)
+    return allocating(partial(mxfp4.quantize_mxfp4, x, **options), x)
 
 
 def _mx4(x: torch.Tensor, **options: Any) -> Case:
-    return _case(partial(mx4.quantize_mx4, x, group_size=MX4_GROUP, **options), x)
+    return allocating(partial(mx4.quantize_mx4, x, group_size=MX4_GROUP, **options), x)
 
 
 def _nvfp4(x: torch.Tensor, **options: Any) -> Case:
-    return _case(partial(nvfp4.quantize_nvfp4, x, **options), x)
+    return allocating(partial(nvfp4.quantize_nvfp4, x, **options), x)
 
 
 def _nvfp4_given(x: torch.Tensor, **options: Any) -> Case:
     """The tensor scale is checked once, here: reading its value would wait for the device at every call."""
     g = nvfp4.quantize_nvfp4(x, scheme=options.get("scheme", "nvfp4"))[2]
-    return _case(partial(nvfp4.quantize_nvfp4, x, tensor_scale=g, validate=False, **options), x, g)
+    return allocating(partial(nvfp4.quantize_nvfp4, x, tensor_scale=g, validate=False, **options), x, g)
 
 
 def _from_mxfp4(x: torch.Tensor) -> Case:
     packed, scales = mxfp4.quantize_mxfp4(x)
-    return _case(partial(mxfp4.dequantize_mxfp4, packed, scales, dtype=x.dtype), packed, scales)
+    return allocating(partial(mxfp4.dequantize_mxfp4, packed, scales, dtype=x.dtype), packed, scales)
 
 
 def _from_mx4(x: torch.Tensor) -> Case:
     stream = mx4.quantize_mx4(x, group_size=MX4_GROUP)
     decode = partial(mx4.dequantize_mx4, stream, group_size=MX4_GROUP, columns=x.shape[-1], dtype=x.dtype)
-    return _case(decode, stream)
+    return allocating(decode, stream)
 
 
 def _from_nvfp4(x: torch.Tensor) -> Case:
     packed, scales, g = nvfp4.quantize_nvfp4(x)
-    return _case(partial(nvfp4.dequantize_nvfp4, packed, scales, g, dtype=x.dtype), packed, scales, g)
+    return allocating(partial(nvfp4.dequantize_nvfp4, packed, scales, g, dtype=x.dtype), packed, scales, g)
 
 
 def _swizzle(x: torch.Tensor) -> Case:
-    return _case(partial(swizzle_scales, x), x)
+    return allocating(partial(swizzle_scales, x), x)
 
 
 def _unswizzle(x: torch.Tensor) -> Case:
     buffer = swizzle_scales(x)
-    return _case(partial(unswizzle_scales, buffer, *x.shape), buffer)
+    return allocating(partial(unswizzle_scales, buffer, *x.shape), buffer)
 
 
 def _mx4_bytes(rows: int, columns: int) -> int:
@@ -218,6 +196,8 @@ DECODED_MX4: Targets = {BF16: 0.86, FP32: 0.86, FP16: None}
 UNTARGETED: Targets = {BF16: None, FP32: None}
 BYTES: Targets = {torch.uint8: None}
 HALF: Targets = {FP16: None}
+WEIGHTS: Targets = {BF16: 0.90, FP16: 0.90}
+GATHERED: Targets = {BF16: 0.85, FP16: 0.85}
 SWIZZLE_COST = 0.02
 
 
@@ -235,6 +215,7 @@ def _rows(
 
 _BY_32: dict[str, Any] = {"multiple": mxfp4.BLOCK}
 _BY_16: dict[str, Any] = {"multiple": nvfp4.BLOCK}
+_BY_GROUP: dict[str, Any] = {"multiple": weights.GROUP, "row_multiple": weights.GROUP}
 _SMALL: dict[str, Any] = {"small": True}
 _AMAX: dict[str, Any] = {"kernels": 3}  # the partial maxima, their reduction, the quantiser
 _MXFP4 = _quantizes(_mxfp4_bytes)
@@ -308,4 +289,24 @@ OPERATIONS: tuple[Operation, ...] = (
     *_rows("dequantize_nvfp4", _from_nvfp4, _dequantizes(_nvfp4_bytes), DECODED, _BY_16 | _SMALL),
     *_rows("swizzle_scales", _swizzle, _swizzles, BYTES, _SMALL),
     *_rows("unswizzle_scales", _unswizzle, _unswizzles, BYTES, _SMALL),
+    *_rows("dequantize_awq", weights.awq_case, weights.grouped(4), WEIGHTS, _BY_GROUP),
+    *_rows("dequantize_gptq4", weights.gptq_case, weights.grouped(4), WEIGHTS, _BY_GROUP, bits=4),
+    *_rows("dequantize_gptq8", weights.gptq_case, weights.grouped(8), WEIGHTS, _BY_GROUP, bits=8),
+    *_rows("dequantize_gptq3", weights.gptq_case, weights.grouped(3), GATHERED, _BY_GROUP, bits=3),
+    *_rows("dequantize_gptq2", weights.gptq_case, weights.grouped(2), {BF16: None, FP16: None}, _BY_GROUP, bits=2),
+    *_rows(
+        "dequantize_gptq4_g_idx",
+        weights.gptq_case,
+        weights.grouped(4, act_order=True),
+        GATHERED,
+        _BY_GROUP,
+        bits=4,
+        act_order=True,
+    ),
+    *_rows("dequantize_nf4", weights.nf4_case, weights.blocked(), WEIGHTS, {}),
+    *_rows("dequantize_nf4_nested", weights.nf4_case, weights.blocked(nested=True), GATHERED, {}, nested=True),
+    *_rows("dequantize_fp4", weights.nf4_case, weights.blocked(), WEIGHTS, {}, table="fp4"),
+    *_rows("dequantize_int8", weights.int8_case, weights.by_row, WEIGHTS, {}),
+    *_rows("dequantize_squeezellm4", weights.squeezellm_case, weights.by_table(4), WEIGHTS, _BY_GROUP, bits=4),
+    *_rows("dequantize_squeezellm3", weights.squeezellm_case, weights.by_table(3), GATHERED, _BY_GROUP, bits=3),
 )

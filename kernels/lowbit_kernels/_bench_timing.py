@@ -24,7 +24,8 @@ import triton
 
 from lowbit.errors import DeviceError
 from lowbit_kernels import _launch
-from lowbit_kernels._bench_operations import Case, Operation
+from lowbit_kernels._bench_case import Case
+from lowbit_kernels._bench_operations import Operation
 
 SAMPLES = 40
 WARM_UP = 3
@@ -125,12 +126,16 @@ def build_cases(operation: Operation, rows: int, columns: int, sources: Sources)
 
 @dataclass(frozen=True)
 class Sample:
-    """What is run between two events: so many calls."""
+    """What is run between two events: so many calls. It keeps the buffers that a graph has only the addresses of."""
 
     run: Run
     launches: int
-    cases: int
+    kept: Sequence[Case]
     method: str
+
+    @property
+    def cases(self) -> int:
+        return len(self.kept)
 
 
 def record(cases: Sequence[Case], launches: int) -> Sample:
@@ -151,9 +156,9 @@ def record(cases: Sequence[Case], launches: int) -> Sample:
     except RuntimeError as error:
         print(f"bench: no graph ({error}); timing launches, host included", file=sys.stderr)
         torch.cuda.synchronize()
-        return Sample(call_all, launches, len(cases), "launches")
+        return Sample(call_all, launches, tuple(cases), "launches")
 
-    return Sample(graph.replay, launches, len(cases), "graph")
+    return Sample(graph.replay, launches, tuple(cases), "graph")
 
 
 def interleave(subject: Sample, reference: Sample, samples: int = SAMPLES) -> tuple[Spread, Spread]:

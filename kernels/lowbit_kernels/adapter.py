@@ -15,7 +15,9 @@ from lowbit.implementation import Implementation, Quantized
 from lowbit.rules import NanCode, Rounding
 from lowbit.schemes import Scheme
 from lowbit_kernels import _codec, _launch, mx4, mxfp4, nvfp4
+from lowbit_kernels import matmul as matmul_kernels
 from lowbit_kernels._codec import encode_e2m1, encode_e3m0
+from lowbit_kernels._weight_adapter import dequantize_weight
 
 NAN = {"mx4": NanCode.SIGNED_MAX, "mxfp4": NanCode.POSITIVE_MAX, "nvfp4": NanCode.POSITIVE_MAX}
 """The one NaN rule that a family's kernel has."""
@@ -148,6 +150,30 @@ def dequantize(quantized: Quantized, scheme: Scheme, dtype: torch.dtype) -> torc
     raise Unsupported(f"no kernel of the family {scheme.family}")
 
 
+def matmul(a: Quantized, b: Quantized, scheme: Scheme, out_dtype: torch.dtype) -> torch.Tensor:
+    """Multiplies a by the transpose of b by the kernel of the scheme's family.
+
+    Args:
+      a, b: as `quantize` with ``swizzle=True`` returns them: (..., K / 2) and (N, K / 2) packed, tensor scales g.
+      scheme: of the families mxfp4 and nvfp4.
+      out_dtype: float32, bfloat16 or float16.
+    Returns:
+      (..., N) of out_dtype.
+    Raises:
+      Unsupported: a scheme whose operands no kernel multiplies.
+    """
+    if scheme.family == "mxfp4":
+        return matmul_kernels.mxfp4_mm(a.packed, a.scales, b.packed, b.scales, out_dtype)
+    if scheme.family == "nvfp4":
+        device = a.packed.device
+        a_rglob, b_rglob = (
+            None if g is None else nvfp4.recip_scale(g, device) for g in (a.tensor_scale, b.tensor_scale)
+        )
+        packed = (a.packed, a.scales, b.packed, b.scales)
+        return matmul_kernels.nvfp4_mm(*packed, a_rglob, b_rglob, out_dtype)
+    raise Unsupported(f"no kernel multiplies operands of the family {scheme.family}")
+
+
 def _require_kernel(scheme: Scheme) -> None:
     """Raises Unsupported for a scheme that none of the kernels computes."""
     if scheme.family not in NAN:
@@ -167,5 +193,7 @@ IMPLEMENTATION = Implementation(
     dequantize=dequantize,
     swizzle=lowbit_kernels.swizzle_scales,
     unswizzle=lowbit_kernels.unswizzle_scales,
+    matmul=matmul,
+    dequantize_weight=dequantize_weight,
     out=True,
 )

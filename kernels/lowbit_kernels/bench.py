@@ -64,7 +64,7 @@ def _run(
 ) -> int:
     started = time.monotonic()
     shapes = SMALL_SHAPES if arguments.small else ((arguments.rows, arguments.columns),)
-    plan = [(operation, rows, operation.columns(columns)) for rows, columns in shapes for operation in chosen]
+    plan = [(o, o.rows(rows), o.columns(columns)) for rows, columns in shapes for o in chosen]
     options = {"operation": arguments.operation, "shapes": shapes, "small": arguments.small}
     environment = results.environment(device, arguments.commit, options)
     with Results(arguments.out, environment) as found:

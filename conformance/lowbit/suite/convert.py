@@ -25,7 +25,7 @@ def widen(x: torch.Tensor) -> torch.Tensor:
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors of one shape hold the same bits, NaN payloads included."""
-    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[a.element_size()]
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return bool((a.contiguous().view(width) == b.contiguous().view(width)).all())
 
 

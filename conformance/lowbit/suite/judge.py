@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 
 from lowbit.compare import Comparison, compare_bytes, failure
 from lowbit.errors import Unsupported, WitnessDisagreement
-from lowbit.figures import Figures
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.implementation import Implementation
 from lowbit.schemes import Scheme
@@ -67,11 +66,18 @@ class Settings:
         return order.index(self.level) >= order.index(level)
 
 
+class Described(Protocol):
+    """What is told of a tensor of a checkpoint beside the comparisons."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values, for `Record.extra`."""
+
+
 @dataclass
 class TensorOutcome:
     """What became of one tensor of a checkpoint: a record of its own."""
 
-    figures: Figures
+    figures: Described
     comparisons: list[Comparison] = field(default_factory=list)
     not_run: str | None = None
     seconds: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import time
 import unittest
@@ -15,20 +16,23 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from lowbit import environment, report, schemes, vectors
+from lowbit import environment, quantized_checkpoint, report, schemes, vectors, weights
 from lowbit.compare import Comparison, merge
-from lowbit.errors import LowbitError, NothingCompared, Unsupported, WitnessDisagreement
+from lowbit.errors import LowbitError, NothingCompared, UnknownScheme, Unsupported, WitnessDisagreement
 from lowbit.implementation import DEFAULT, Implementation, load
+from lowbit.quantized_checkpoint import QuantizedCheckpoint
 from lowbit.records import Record, Run, read_about, read_records
-from lowbit.report import terminal
+from lowbit.report import terminal, text
 from lowbit.suite.judge import EXACT_LIMIT, Judge, Settings, TensorOutcome
 from lowbit.suite.memory import LOCK, give_back, turn
 
 JUDGE = pytest.StashKey[Judge]()
 STARTED = pytest.StashKey[float]()
 
-WEIGHT_SCHEMES = ("mx4_ceil_e2m1_g32", "mxfp4_floor", "mxfp4_even", "nvfp4", "nvfp4_two_level")
-"""What ``--weights`` judges unless ``--scheme`` says otherwise."""
+AnyScheme = schemes.Scheme | weights.WeightScheme
+
+CHECKPOINT_SCHEMES = ("mx4_ceil_e2m1_g32", "mxfp4_floor", "mxfp4_even", "nvfp4", "nvfp4_two_level")
+"""What ``--weights`` tries on floating tensors unless ``--scheme`` says otherwise."""
 
 
 class SuiteRun:
@@ -38,8 +42,10 @@ class SuiteRun:
         self.device, self.interpreted = device, interpreted
         self.implementations: list[Implementation] = []
         self.targets: list[str] = []
-        self.schemes: tuple[schemes.Scheme, ...] = ()
+        self.schemes: tuple[AnyScheme, ...] = ()
         self.settings: Settings
+        self.checkpoint: QuantizedCheckpoint | None = None
+        self.quantises = False
         self.run: Run
         self.not_run: dict[tuple[str, str], str] = {}
         self.worker = False
@@ -53,22 +59,19 @@ class SuiteRun:
         option = config.option
         self.worker = hasattr(config, "workerinput")
         self.targets = option.impl or [DEFAULT]
-        globs = option.scheme or (WEIGHT_SCHEMES if option.weights else ("*",))
+        if option.weights:
+            try:
+                self.checkpoint = quantized_checkpoint.read(option.weights)
+            except LowbitError as error:
+                raise pytest.UsageError(f"--weights: {error}") from error
         try:
-            self.schemes = schemes.select(globs)
+            self._choose_schemes(option.scheme)
             self.implementations = [load(target) for target in self.targets]
             self._check_names()
             if not self.worker:
                 self._check_vectors(option.vectors)
         except LowbitError as error:
             raise pytest.UsageError(str(error)) from error
-        if option.weights:
-            from lowbit import checkpoint
-
-            try:
-                checkpoint.floating(option.weights)
-            except LowbitError as error:
-                raise pytest.UsageError(f"--weights: {error}") from error
         self.settings = Settings(
             device=self.device,
             level=option.level,
@@ -99,6 +102,19 @@ class SuiteRun:
                 level=option.level,
             )
             self.about = read_about(self.run.folder)
+
+    def _choose_schemes(self, globs: Sequence[str] | None) -> None:
+        """The schemes of the run: a quantised checkpoint runs its own unless the command line names others."""
+        if self.checkpoint is None:
+            self.schemes = select(globs or ("*",))
+            return
+        own = tuple(scheme.name for scheme in self.checkpoint.schemes) or CHECKPOINT_SCHEMES
+        self.schemes = select(globs or own)
+        self.quantises = bool(self.checkpoint.floating) and bool(globs or not self.checkpoint.layers)
+        if not any(self._is_about(kind, scheme) for kind in ("floating", "quantized") for scheme in self.schemes):
+            raise LowbitError(
+                f"scheme: got {', '.join(globs or own)}, but {self.checkpoint.path} holds {', '.join(own)}"
+            )
 
     def _check_vectors(self, root: str | None) -> None:
         """Refuses golden files that were touched: what they say would be blamed on the kernel."""
@@ -131,12 +147,15 @@ class SuiteRun:
         lines.append(f"schemes: {len(self.schemes)} · implementations: {', '.join(self.targets)}")
         if self.settings.weights:
             lines.append(f"weights: {self.settings.weights} (only the checkpoint check runs)")
+        if self.checkpoint is not None and self.checkpoint.layers:
+            found = (*self.checkpoint.lines(), self.checkpoint.floating_line(self.quantises))
+            lines += map(text.clean, found)  # names are other people's
         return lines
 
     # -- collection
 
     @pytest.fixture
-    def judge(self, request: pytest.FixtureRequest, subject: tuple[Implementation, schemes.Scheme]) -> Judge:
+    def judge(self, request: pytest.FixtureRequest, subject: tuple[Implementation, AnyScheme]) -> Judge:
         """The judge of one implementation under one scheme."""
         implementation, scheme = subject
         declared = request.node.get_closest_marker("lowbit").kwargs
@@ -171,9 +190,9 @@ class SuiteRun:
                     self.not_run.setdefault((declared["name"], implementation.name), reason)
         metafunc.parametrize("subject", subjects, ids=ids)
 
-    def _reason_not_to_run(self, declared: Mapping[str, Any], scheme: schemes.Scheme) -> str | None:
+    def _reason_not_to_run(self, declared: Mapping[str, Any], scheme: AnyScheme) -> str | None:
         """None to run the check; "" where it means nothing; else why this run leaves it out."""
-        if not isinstance(scheme, declared["judge"].of) or declared["checkpoint"] != bool(self.settings.weights):
+        if not isinstance(scheme, declared["judge"].of) or not self._is_about(declared["checkpoint"], scheme):
             return ""
         if not declared["where"](scheme):
             return ""
@@ -182,7 +201,15 @@ class SuiteRun:
             return f"level {level} only"
         if declared["needs_gpu"] and (self.device == "cpu" or self.interpreted):
             return "needs a GPU"
-        return None
+        return declared["lacks"](self.settings) or None
+
+    def _is_about(self, kind: str, scheme: AnyScheme) -> bool:
+        """Whether a check of checkpoints of a kind, or of none, has something to try under a scheme."""
+        if self.checkpoint is None or not kind:
+            return self.checkpoint is None and not kind
+        if kind == "floating":
+            return self.quantises and isinstance(scheme, schemes.Scheme)
+        return bool(self.checkpoint.fitting(scheme))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self.deselected += len(items)
@@ -259,7 +286,9 @@ class SuiteRun:
         status = "not_run" if tensor.not_run else "pass" if found.ok else "mismatch"
         whole = self._record(item, judge, status, found)
         message = tensor.not_run or found.message
-        return replace(whole, seconds=tensor.seconds, message=message, extra=tensor.figures.as_dict())
+        diagnosis = None if found.ok else whole.diagnosis
+        extra = tensor.figures.as_dict()
+        return replace(whole, seconds=tensor.seconds, message=message, diagnosis=diagnosis, extra=extra)
 
     def _record(self, item: pytest.Item, judge: Judge, status: str, found: Comparison | None = None) -> Record:
         if found is None:
@@ -311,6 +340,9 @@ class SuiteRun:
             return
         for (check, implementation), reason in sorted(self.not_run.items()):
             self.run.add(self._not_run(check, implementation, reason))
+        for subject in self.implementations:
+            for check, tensor, reason in self.checkpoint.left_out(self.quantises) if self.checkpoint else ():
+                self.run.add(replace(self._not_run(check, subject.name, reason), extra=tensor))
         records = read_records(self.run.folder)
         heard = {r.implementation for r in records if r.compared}
         silent = [i.name for i in self.implementations if i.name not in heard]
@@ -350,6 +382,36 @@ class SuiteRun:
         if self.nothing:
             terminalreporter.write_line(f"lowbit: {self.nothing}", red=True, bold=True)
         terminalreporter.write_line(f"lowbit: report in {self.run.folder}")
+
+
+def select(globs: Sequence[str]) -> tuple[AnyScheme, ...]:
+    """The schemes, of blocks and then of weights, that match any glob.
+
+    Raises:
+      UnknownScheme: a glob matches neither; names the nearest.
+    """
+    blocks: list[str] = []
+    stored: list[str] = []
+    for glob in globs:
+        errors: list[UnknownScheme] = []
+        for registry, found in ((schemes, blocks), (weights, stored)):
+            try:
+                found += [scheme.name for scheme in registry.select([glob])]
+            except UnknownScheme as error:
+                errors.append(error)
+        if len(errors) == 2:
+            raise _unknown(glob, errors)
+    return (*(schemes.select(blocks) if blocks else ()), *(weights.select(stored) if stored else ()))
+
+
+def _unknown(glob: str, errors: Sequence[UnknownScheme]) -> UnknownScheme:
+    base = glob.partition("+")[0]
+    for registry, error in zip((schemes, weights), errors, strict=True):
+        if base in registry.names():  # what is wrong is a rule or a flag, which that error names
+            return error
+    known = (*schemes.names(), *weights.names())
+    near = difflib.get_close_matches(glob, known, n=4, cutoff=0.3) or known[:4]
+    return UnknownScheme(f"scheme: got {glob!r}, want one of {', '.join(near)} … (see `lowbit list`)")
 
 
 def _is_empty(item: pytest.Function) -> bool:

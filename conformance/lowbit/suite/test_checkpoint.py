@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 from rich.progress import Progress
 
-from lowbit import checkpoint, packing
+from lowbit import checkpoint, packing, quantized_checkpoint
 from lowbit.checkpoint import Entry
 from lowbit.errors import Unsupported
 from lowbit.figures import Figures
@@ -25,29 +26,28 @@ GPU_CHUNK = 1 << 26
 """Elements read at a time for a GPU; the interpreter gets `checkpoint.CHUNK`."""
 
 
-@check("checkpoint", checkpoint=True)
+@check("checkpoint", checkpoint="floating")
 def test_checkpoint(judge: BlockJudge, progress: Progress) -> None:
     """Quantise and dequantise each tensor, bit for bit; figures of each tensor go into the report."""
     assert judge.settings.weights is not None
-    entries = checkpoint.floating(judge.settings.weights)
-    total = sum(entry.elements for entry in entries)
+    places = quantized_checkpoint.read(judge.settings.weights).floating
+    total = sum(place.entry.elements for place in places)
     task = progress.add_task(f"{judge.implementation.name} {judge.scheme.name}", total=total)
-    for entry in entries:
+    for place in places:
+        entry = place.entry
         started, before = time.perf_counter(), len(judge.comparisons)
         figures = Figures(entry.name, entry.dtype, entry.shape, judge.scheme)
         outcome = TensorOutcome(figures)
-        outcome.not_run = judge_tensor(judge, entry, figures)
+        outcome.not_run = judge_tensor(judge, place.file, entry, figures)
         outcome.comparisons = judge.comparisons[before:]
         outcome.seconds = time.perf_counter() - started
         judge.tensors.append(outcome)
         progress.advance(task, entry.elements)
-    judge.assurance = f"exhaustive({total}), every weight of {len(entries)} tensors"
+    judge.assurance = f"exhaustive({total}), every weight of {len(places)} tensors"
 
 
-def judge_tensor(judge: BlockJudge, entry: Entry, figures: Figures) -> str | None:
-    """Judges one tensor; says why it cannot, if it cannot."""
-    path = judge.settings.weights
-    assert path is not None
+def judge_tensor(judge: BlockJudge, path: Path, entry: Entry, figures: Figures) -> str | None:
+    """Judges one tensor of a file; says why it cannot, if it cannot."""
     size = checkpoint.CHUNK if judge.settings.interpreted else GPU_CHUNK
     options: Options | None = None
     for index, chunk in enumerate(checkpoint.chunks(path, entry, elements=size)):

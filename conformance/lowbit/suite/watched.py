@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,10 +48,21 @@ class Watched:
 
 
 def tensors_in(args: tuple[Any, ...], options: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors among the arguments, those inside a tuple too, that are small enough to be copied."""
+    """The tensors among the arguments, those inside tuples and mappings too, that are small enough to be copied."""
     named = [(f"argument {i}", value) for i, value in enumerate(args)]
     named += [(name, value) for name, value in options.items() if name != "out"]
     for name, value in named:
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, torch.Tensor) and part.numel() <= KEPT_LIMIT:
-                yield name, part
+        yield from _tensors_of(name, value)
+
+
+def _tensors_of(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a value of that name; what a mapping holds goes by its key."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() <= KEPT_LIMIT:
+            yield name, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _tensors_of(str(key), inner)
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from _tensors_of(name, inner)

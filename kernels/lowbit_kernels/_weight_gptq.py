@@ -1,0 +1,191 @@
+"""The device side of `gptq.py`, where the layout is drawn and the formula stands.
+
+A tile is BLOCK_P packs by BLOCK_N columns; a pack is the words of one column that hold whole fields: one word of 32 / b
+fields, or three words of 32 fields of 3 bits. Fields of a pack are rows of the result. They are decoded and stored one
+after another, each as a (BLOCK_P, BLOCK_N) tensor of the same layout as the words, so that no thread needs another's
+words and every store runs along the columns.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lowbit_kernels._codec import remaining
+from lowbit_kernels._weight_codec import narrow, number, tile_of, widen_scale
+
+BY_TILE, BY_ROW, BY_INDEX = 0, 1, 2
+"""Where a row's group comes from: one for the whole tile; k // G; g_idx[k]."""
+
+_BY_TILE = tl.constexpr(BY_TILE)
+_BY_INDEX = tl.constexpr(BY_INDEX)
+
+
+@triton.constexpr_function
+def words_of_pack(BITS: int) -> int:
+    return 3 if BITS == 3 else 1
+
+
+@triton.constexpr_function
+def rows_of_pack(BITS: int) -> int:
+    return 32 if BITS == 3 else 32 // BITS
+
+
+@triton.constexpr_function
+def rows_ahead(BITS: int) -> int:
+    """Rows whose scales and zero points are loaded before the first of them is stored, where each row has its own."""
+    return 4 if BITS == 3 else min(rows_of_pack(BITS), 8)
+
+
+@triton.constexpr_function
+def columns_of_unit(BITS: int) -> int:
+    """Zero points that are decoded from one field of `_zero_fields`."""
+    return 4 if BITS == 8 else 8
+
+
+@triton.jit
+def load_words(start, row_stride, exists, BITS: tl.constexpr):
+    """start: (BLOCK_P, BLOCK_N) pointers to the first word of each pack. -> a tuple of its words."""
+    if BITS == 3:
+        first = tl.load(start, mask=exists, other=0)
+        second = tl.load(start + row_stride, mask=exists, other=0)
+        return first, second, tl.load(start + 2 * row_stride, mask=exists, other=0)
+    else:
+        return (tl.load(start, mask=exists, other=0),)
+
+
+@triton.jit
+def field(words, INDEX: tl.constexpr, BITS: tl.constexpr):
+    """words: of `load_words`. -> int32, field INDEX of each pack: BITS bits from bit INDEX * BITS of its words on."""
+    SHIFT: tl.constexpr = INDEX * BITS % 32
+    MASK: tl.constexpr = (1 << BITS) - 1
+    low = words[INDEX * BITS // 32] >> SHIFT
+    if SHIFT + BITS > 32:
+        low = (low & ((1 << (32 - SHIFT)) - 1)) | (words[INDEX * BITS // 32 + 1] << (32 - SHIFT))
+    return low & MASK
+
+
+@triton.jit
+def _zero_fields(row, unit, exists, BITS: tl.constexpr):
+    """The packed zero points of units of 8 columns, of 4 where BITS is 8.
+
+    row: pointers to the first word of the first unit's 32 columns; unit: int, counted from there; both broadcast.
+    -> int32, the first zero point in the lowest bits. For 3 bits a unit can begin in one word and end in the next.
+    """
+    if BITS == 2:
+        return tl.load(row + (unit >> 1), mask=exists, other=0) >> ((unit & 1) * 16)
+    elif BITS == 3:
+        bit = unit * 24
+        start = bit & 31
+        low = tl.load(row + (bit >> 5), mask=exists, other=0).to(tl.uint32) >> start.to(tl.uint32)
+        high = tl.load(row + (bit >> 5) + 1, mask=exists & (start > 8), other=0)
+        return low.to(tl.int32) | (high << ((32 - start) & 31))
+    else:
+        return tl.load(row + unit, mask=exists, other=0)
+
+
+@triton.jit
+def load_zeros(row, unit, exists, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BITS: tl.constexpr, V1: tl.constexpr):
+    """row: (ROWS, 1) pointers; unit: (1, COLUMNS / 8) int. -> (ROWS, COLUMNS) int32 zero points.
+
+    V1: z - 1 is stored, modulo 2**BITS.
+    """
+    UNIT: tl.constexpr = columns_of_unit(BITS)
+    MASK: tl.constexpr = (1 << BITS) - 1
+    fields = _zero_fields(row, unit, exists, BITS)
+    shift = tl.arange(0, UNIT) * BITS
+    zeros = tl.reshape(fields[:, :, None] >> shift[None, None, :], (ROWS, COLUMNS))
+    return ((zeros + 1) if V1 else zeros) & MASK
+
+
+@triton.jit(do_not_specialize=["hidden"])
+def dequantize_gptq_kernel(
+    qweight_ptr,
+    qzeros_ptr,
+    scales_ptr,
+    g_idx_ptr,
+    out_ptr,
+    packs,
+    units,
+    groups,
+    group_size,
+    row_stride_units,
+    hidden,
+    BITS: tl.constexpr,
+    V1: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ALIGN: tl.constexpr,
+    DOWN: tl.constexpr,
+    WIDE: tl.constexpr,
+    STEPS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """A column of BLOCK_P * STEPS packs.
+
+    units: N / ALIGN, so that the compiler knows what N is a multiple of; row_stride_units likewise.
+    hidden: 0, which the compiler must not know: it then takes words of zero points for unaligned and gives a thread
+    one at a time, the one that its columns need; of 8 bits these are two.
+    """
+    PACK: tl.constexpr = rows_of_pack(BITS)
+    AHEAD: tl.constexpr = rows_ahead(BITS)
+    WORDS: tl.constexpr = words_of_pack(BITS)
+    UNIT: tl.constexpr = columns_of_unit(BITS)
+    columns = units * ALIGN
+    row_stride = row_stride_units * ALIGN
+    tile, column_tile = tile_of(tl.cdiv(packs, BLOCK_P * STEPS), tl.cdiv(columns, BLOCK_N), DOWN)
+    first_column = column_tile.to(tl.int64) * BLOCK_N
+    pack = tl.arange(0, BLOCK_P)
+    column = tl.arange(0, BLOCK_N)[None, :]
+    left = remaining(columns, first_column, BLOCK_N)
+    column_exists = column < left
+    unit = tl.arange(0, BLOCK_N // UNIT)[None, :]
+    unit_exists = unit * UNIT < left
+    zeros_columns = columns // 32 * BITS + columns % 32 * BITS // 32
+    zeros_start = qzeros_ptr + first_column // 32 * BITS
+    if BITS != 8:
+        zeros_start += hidden
+    scales_start = scales_ptr + first_column + column
+    # BLOCK_N may be below 32: the units before this tile in the words that hold 32 columns
+    unit = unit + (first_column % 32 // UNIT).to(tl.int32)
+    local = pack.to(tl.int64)[:, None] if WIDE else pack[:, None]
+
+    for step in range(STEPS):
+        first = (tile * STEPS + step) * BLOCK_P
+        pack_exists = (pack < packs - first)[:, None]
+        exists = pack_exists & column_exists
+        start = qweight_ptr + first.to(tl.int64) * WORDS * row_stride + first_column
+        words = load_words(start + local * WORDS * row_stride + column, row_stride, exists, BITS)
+        at = out_ptr + first.to(tl.int64) * PACK * columns + first_column + local * PACK * columns + column
+        if GROUPS == _BY_TILE:
+            # a step below the last row of packs stores nothing, but must not read behind the last group either
+            group = tl.minimum(first * PACK // group_size, groups - 1).to(tl.int64)
+            row = zeros_start + group * zeros_columns + tl.zeros((1, 1), tl.int32)
+            zeros = number(load_zeros(row, unit, unit_exists, 1, BLOCK_N, BITS, V1))
+            scales = widen_scale(tl.load(scales_start + group * columns, mask=column_exists, other=0.0))
+            for i in tl.static_range(PACK):
+                result = (number(field(words, i, BITS)) - zeros) * scales  # (BLOCK_P, BLOCK_N)
+                tl.store(at + i * columns, narrow(result, out_ptr.dtype.element_ty), mask=exists)
+        else:
+            for ahead in tl.static_range(0, PACK, AHEAD):
+                zeros_ahead = ()
+                scales_ahead = ()
+                for i in tl.static_range(AHEAD):
+                    k = (first + pack) * PACK + ahead + i  # (BLOCK_P,)
+                    if GROUPS == _BY_INDEX:
+                        group = tl.load(g_idx_ptr + k, mask=pack < packs - first, other=0)[:, None]
+                    else:
+                        group = (k // group_size)[:, None]
+                    known = pack_exists & (group >= 0) & (group < groups)
+                    if WIDE:
+                        group = group.to(tl.int64)
+                    row = zeros_start + group * zeros_columns
+                    live = known & unit_exists
+                    zeros_ahead += (load_zeros(row, unit, live, BLOCK_P, BLOCK_N, BITS, V1),)  # type: ignore[assignment]
+                    live = known & column_exists
+                    loaded = tl.load(scales_start + group * columns, mask=live, other=float("nan"))
+                    scales_ahead += (loaded,)  # type: ignore[assignment]
+                for i in tl.static_range(AHEAD):
+                    result = number(field(words, ahead + i, BITS)) - number(zeros_ahead[i])
+                    result = result * widen_scale(scales_ahead[i])
+                    tl.store(at + (ahead + i) * columns, narrow(result, out_ptr.dtype.element_ty), mask=exists)

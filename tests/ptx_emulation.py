@@ -1,0 +1,136 @@
+"""Inline PTX run in NumPy, instruction by instruction, over arrays of inputs; what is not known here fails.
+
+    run(text, inputs) -> registers      by name: $0, $1, …, each (...) uint32
+
+Known are the instructions of the matmul kernels: moves, shifts, logic, bytes, products of pairs of halves, E4M3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowbit.formats import BFLOAT16, BINARY16, E4M3, FloatFormat
+
+Words = npt.NDArray[np.uint32]
+
+MINUS_ZERO = np.uint32(0x8000)
+CANONICAL_NAN = 0x7FFF
+"""What the hardware makes of an E4M3 NaN in binary16."""
+
+HALVES = np.array(
+    [
+        CANONICAL_NAN if E4M3.is_nan(byte) else int(np.float16(E4M3.value(byte)).view(np.uint16)) | (byte & 0x80) << 8
+        for byte in range(256)
+    ],
+    np.uint32,
+)
+"""By E4M3 byte: the same number in binary16, -0 too."""
+
+
+def run(text: str, inputs: Mapping[str, Words]) -> dict[str, Words]:
+    """The registers after the last instruction.
+
+    Args:
+      text: PTX, in braces or not.
+      inputs: by name, of one shape.
+    """
+    shape = next(iter(inputs.values())).shape
+    registers: dict[str, Words] = dict(inputs)
+    declared: set[str] = set()
+
+    def value(name: str) -> Words:
+        if name in registers:
+            return registers[name]
+        return np.broadcast_to(np.uint32(int(name, 0) & 0xFFFFFFFF), shape)
+
+    for line in filter(None, (line.strip() for line in text.strip()[1:-1].split(";"))):
+        name, _, rest = line.partition(" ")
+        operands = re.findall(r"\{[^}]*\}|[^,\s]+", rest)
+        if name == ".reg":
+            assert operands[0] in (".b16", ".b32"), line
+            declared |= set(operands[1:])
+            continue
+        target, *sources = operands
+        parts = re.findall(r"[$\w]+", target) if target.startswith("{") else [target]
+        assert all(part in declared or part.startswith("$") for part in parts), line
+        assert not set(parts) & set(inputs), line
+        result = calculate(name, sources, value)
+        if len(parts) == 2:
+            registers[parts[0]], registers[parts[1]] = result & 0xFFFF, result >> 16
+        else:
+            registers[parts[0]] = result
+    return registers
+
+
+def calculate(name: str, sources: list[str], value: Callable[[str], Words]) -> Words:
+    """The result of one instruction."""
+    if name == "mov.b32":
+        if sources[0].startswith("{"):
+            low, high = (value(part) for part in re.findall(r"[$\w]+", sources[0]))
+            return (low & 0xFFFF) | high << 16
+        return value(sources[0])
+    if name in ("shl.b32", "shr.b32", "shr.u32"):  # logical
+        shift = int(sources[1])
+        assert 0 <= shift < 32, "32 and more give 0, which NumPy does not"
+        return value(sources[0]) << shift if name == "shl.b32" else value(sources[0]) >> shift
+    if name == "and.b32":
+        return value(sources[0]) & value(sources[1])
+    if name == "lop3.b32":
+        return lop3(*(value(source) for source in sources[:3]), int(sources[3], 0))
+    if name == "prmt.b32":
+        return permute(value(sources[0]), value(sources[1]), int(sources[2], 0))
+    if name == "cvt.rn.f16x2.e4m3x2":
+        return HALVES[value(sources[0]) & 0xFF] | HALVES[value(sources[0]) >> 8 & 0xFF] << 16
+    if name == "mul.rn.f16x2":
+        x, y = map(value, sources)
+        return in_halves(lambda x, y: multiply_add(x, y, np.full_like(x, MINUS_ZERO), BINARY16), x, y)
+    if name == "fma.rn.bf16x2":
+        return in_halves(lambda x, y, z: multiply_add(x, y, z, BFLOAT16), *map(value, sources))
+    raise AssertionError(f"an instruction that is not emulated: {name}")
+
+
+def multiply_add(x: Words, y: Words, addend: Words, fmt: FloatFormat) -> Words:
+    """x * y + addend of 16-bit patterns, rounded once, ties to even, where float64 holds the sum."""
+
+    def number(pattern: Words) -> npt.NDArray[np.float64]:
+        if fmt is BINARY16:
+            return pattern.astype(np.uint16).view(np.float16).astype(np.float64)
+        return (pattern.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+    with np.errstate(all="ignore"):
+        exact: Any = number(x) * number(y) + number(addend)
+        if fmt is BINARY16:
+            return exact.astype(np.float16).view(np.uint16).astype(np.uint32)
+        place = np.exp2(np.maximum(np.frexp(exact)[1] - 1, fmt.emin) - fmt.mantissa_bits)
+        rounded = np.where(np.isfinite(exact), np.rint(exact / place) * place, exact)
+        return rounded.astype(np.float32).view(np.uint32) >> 16
+
+
+def in_halves(operation: Callable[..., Words], *registers: Words) -> Words:
+    low = operation(*(register & 0xFFFF for register in registers))
+    return low | operation(*(register >> 16 for register in registers)) << 16
+
+
+def lop3(a: Words, b: Words, c: Words, table: int) -> Words:
+    """Bit by bit the entry 4a + 2b + c of the table."""
+    result = np.zeros_like(a & b & c)
+    for entry in range(8):
+        if table >> entry & 1:
+            result |= (a if entry & 4 else ~a) & (b if entry & 2 else ~b) & (c if entry & 1 else ~c)
+    return result
+
+
+def permute(a: Words, b: Words, selector: int) -> Words:
+    """Each byte of the result is one of those of a (0 … 3) and b (4 … 7)."""
+    result = np.zeros_like(a)
+    for place in range(4):
+        choice = selector >> 4 * place & 0xF
+        assert choice < 8, "the replicated sign of a byte"
+        source = a if choice < 4 else b
+        result |= (source >> 8 * (choice % 4) & 0xFF) << 8 * place
+    return result
