@@ -247,14 +247,14 @@ def test_leading_dimensions_are_rows(scheme: Scheme) -> None:
 
 
 CONFIGURATIONS = [
-    Configuration(16, 16, 128),
+    Configuration(16, 32, 128),
     Configuration(16, 64, 256, swap=True),
     Configuration(32, 16, 128, split_k=3, group_m=1),
     Configuration(16, 32, 256, split_k=4, swap=True, group_m=3),
     Configuration(64, 32, 128, split_k=5, warps=2, stages=2),
     Configuration(128, 64, 512, split_k=2, warps=8, stages=1),
     Few(8, 64, 1),
-    Few(8, 32, 4, split_k=2, whole=False),
+    Few(8, 64, 4, split_k=2, whole=False),
     Few(16, 128, 2),
     Few(32, 64, 1, split_k=3),
 ]

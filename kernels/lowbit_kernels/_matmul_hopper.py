@@ -44,11 +44,11 @@ _FEWEST_PROGRAMS = 96
 
 
 def takes(operands: Operands, out: torch.Tensor) -> bool:
-    """Whether the device has this kernel and the result enough tiles for it."""
+    """Whether the device has this kernel and the result enough tiles, at least half filled with rows, for it."""
     if not out.is_cuda or not available(out.device.index):
         return False
     (m, n), tiles = out.shape, Tiles()
-    return -(-m // tiles.block_m) * -(-n // tiles.block_n) >= _FEWEST_PROGRAMS
+    return m > tiles.block_m // 2 and -(-m // tiles.block_m) * -(-n // tiles.block_n) >= _FEWEST_PROGRAMS
 
 
 @functools.cache
