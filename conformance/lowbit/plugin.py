@@ -28,11 +28,12 @@ def names_suite(args: list[str], invocation_dir: Path) -> bool:
         target = arg.partition("::")[0].partition("[")[0]
         if "--pyargs" in args and (target == "lowbit.suite" or target.startswith("lowbit.suite.")):
             return True
-        try:
+        try:  # whatever stands on the command line may be no path, or too long for one
             path = (invocation_dir / target).resolve()
+            exists = path.exists()
         except (OSError, ValueError):
             continue
-        if path.exists() and any(path == root or root in path.parents for root in roots):
+        if exists and any(path == root or root in path.parents for root in roots):
             return True
     return False
 
@@ -84,7 +85,11 @@ def add_options(parser: pytest.Parser) -> None:
     add("--no-html", action="store_true", help="write no index.html (`lowbit report build` can, later)")
     add("--require-gpu", action="store_true", help="fail unless kernels are compiled for, and run on, a GPU")
     add("--vectors", metavar="DIR", help="golden vectors to use; default lowbit's own")
-    add("--weights", metavar="FILE.safetensors", help="judge every floating tensor of a checkpoint, and nothing else")
+    add(
+        "--weights",
+        metavar="CHECKPOINT",
+        help="judge the layers of a checkpoint, a safetensors file or a folder of them, and nothing else",
+    )
 
 
 def choose_device(wanted: str, *, require_gpu: bool) -> tuple[str, bool]:
