@@ -1,8 +1,10 @@
 """Checks that the weight dequantisers share: dtypes and shapes of what a checkpoint stores.
 
-    require_matrix(name, tensor, dtypes, device=None, hints={})     two dimensions, one of these dtypes
+    require_tensor(name, tensor, dtypes, device=None)               one of these dtypes, on that device
+    require_matrix(name, tensor, dtypes, device, shape) -> shape    and of two dimensions; `shape` says which, in words
     require_shape(name, tensor, shape, because)                     exactly this shape
     require_group(group_size, rows) -> int                          rows that share a scale, -1 being all
+    require_choice(name, value, known) -> int                       one of few numbers
     may_read(tensor, validate) -> bool                              whether a check may wait for the device
     rows_stride(tensor, unit) -> (tensor, stride)                   rows without gaps between columns, copied if need be
 
