@@ -2,7 +2,7 @@
 
     require_tensor(name, tensor, dtypes, device=None)               one of these dtypes, on that device
     require_matrix(name, tensor, dtypes, device, shape) -> shape    and of two dimensions; `shape` says which, in words
-    require_shape(name, tensor, shape, because)                     exactly this shape
+    require_shape(name, tensor, shape, because, **numbers)          exactly this shape
     require_group(group_size, rows) -> int                          rows that share a scale, -1 being all
     require_choice(name, value, known) -> int                       one of few numbers
     may_read(tensor, validate) -> bool                              whether a check may wait for the device
@@ -70,14 +70,18 @@ def require_matrix(
     return rows, columns
 
 
-def require_shape(name: str, tensor: torch.Tensor, shape: Sequence[int], because: str) -> None:
+def require_shape(name: str, tensor: torch.Tensor, shape: Sequence[int], because: str, **numbers: int) -> None:
     """Checks a shape that other arguments decide.
+
+    Args:
+      because: what decides it, a format string for `numbers`: it is filled in only where the shape is wrong, for
+        torch.compile of torch 2.11 cannot trace a string of symbolic sizes.
 
     Raises:
       ShapeError: another one.
     """
     if tuple(tensor.shape) != tuple(shape):
-        raise ShapeError(f"{name}: got shape {tuple(tensor.shape)}, want {tuple(shape)}, {because}")
+        raise ShapeError(f"{name}: got shape {tuple(tensor.shape)}, want {tuple(shape)}, {because.format(**numbers)}")
 
 
 def require_group(group_size: int, rows: int) -> int:

@@ -38,7 +38,7 @@ def require_sparse(sparse: Sparse | None, rows: int, columns: int, device: torch
         return None, None, None
     crow, col, values = _parts("sparse", sparse, ("crow_indices", "col_indices", "values"))
     checks.require_tensor("sparse.crow_indices", crow, INDICES, device)
-    checks.require_shape("sparse.crow_indices", crow, (columns + 1,), f"for {columns} output channels")
+    checks.require_shape("sparse.crow_indices", crow, (columns + 1,), "for {columns} output channels", columns=columns)
     checks.require_tensor("sparse.col_indices", col, INDICES, device)
     checks.require_tensor("sparse.values", values, (torch.float32,), device)
     if col.dim() != 1:

@@ -132,9 +132,10 @@ def dequantize_awq(
     _launch.require_float("dtype", dtype)
     if rows % group:
         raise ShapeError(f"qweight: got {rows} rows, want a multiple of group_size, {group}")
-    because = f"for {rows} rows of {words * PACK} columns and group_size {group_size}"
-    checks.require_shape("qzeros", qzeros, (rows // group, words), because)
-    checks.require_shape("scales", scales, (rows // group, words * PACK), because)
+    because = "for {rows} rows of {columns} columns and group_size {group}"
+    numbers = {"rows": rows, "columns": words * PACK, "group": group_size}
+    checks.require_shape("qzeros", qzeros, (rows // group, words), because, **numbers)
+    checks.require_shape("scales", scales, (rows // group, words * PACK), because, **numbers)
     if out is None:
         return _DEQUANTIZE(qweight, qzeros, scales, group, dtype)
     _arguments.require_output("out", out, (rows, words * PACK), (dtype,), qweight.device)

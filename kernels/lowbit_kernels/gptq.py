@@ -89,12 +89,13 @@ def dequantize_gptq(
         )
     group = checks.require_group(group_size, rows)
     groups = -(-rows // group)
-    because = f"for {rows} rows of {columns} columns, {bits} bits and group_size {group_size}"
-    checks.require_shape("qzeros", qzeros, (groups, columns * bits // 32), because)
-    checks.require_shape("scales", scales, (groups, columns), because)
+    because = "for {rows} rows of {columns} columns, {bits} bits and group_size {group}"
+    numbers = {"rows": rows, "columns": columns, "bits": bits, "group": group_size}
+    checks.require_shape("qzeros", qzeros, (groups, columns * bits // 32), because, **numbers)
+    checks.require_shape("scales", scales, (groups, columns), because, **numbers)
     if g_idx is not None:
         checks.require_tensor("g_idx", g_idx, checks.WORDS, qweight.device)
-        checks.require_shape("g_idx", g_idx, (rows,), f"one group a row, {because}")
+        checks.require_shape("g_idx", g_idx, (rows,), "one group a row, " + because, **numbers)
         if checks.may_read(g_idx, validate):
             _require_groups(g_idx, groups)
     options = (g_idx, bits, group, stored_minus_one)

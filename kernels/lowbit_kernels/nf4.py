@@ -235,7 +235,7 @@ def _dequantize_table(
     if tuple(packed.shape) not in ((size,), (size, 1)):
         raise ShapeError(f"packed: got shape {tuple(packed.shape)}, want ({size},), two of {n} elements a byte")
     checks.require_tensor("absmax", absmax, (torch.float32 if nested is None else torch.uint8,), packed.device)
-    checks.require_shape("absmax", absmax, (blocks,), f"one for {block_size} of {n} elements")
+    checks.require_shape("absmax", absmax, (blocks,), "one for {block} of {n} elements", block=block_size, n=n)
     quantised = (None, None, None, 1) if nested is None else _require_nested(nested, blocks, packed.device)
     options = (absmax, *quantised, block_size, codebook)
     if out is None:
@@ -279,7 +279,14 @@ def _require_nested(
     checks.require_tensor("code2", code2, (torch.float32,), device)
     checks.require_shape("code2", code2, (256,), "one value a code of absmax")
     checks.require_tensor("absmax2", absmax2, (torch.float32,), device)
-    checks.require_shape("absmax2", absmax2, (-(-blocks // block_size2),), f"one for {block_size2} of {blocks} blocks")
+    checks.require_shape(
+        "absmax2",
+        absmax2,
+        (-(-blocks // block_size2),),
+        "one for {each} of {blocks} blocks",
+        each=block_size2,
+        blocks=blocks,
+    )
     if isinstance(offset, numbers.Real) and not isinstance(offset, bool):
         return code2, absmax2, torch.full((1,), float(offset), dtype=torch.float32, device=device), block_size2
     checks.require_tensor("offset", offset, (torch.float32,), device)

@@ -76,7 +76,8 @@ def dequantize_squeezellm(
     words, columns = checks.require_matrix("qweight", qweight, checks.WORDS, shape="(K * bits / 32, N)")
     rows = rows_of_words(words, bits)
     checks.require_tensor("lookup_table", lookup_table, TABLES, qweight.device)
-    checks.require_shape("lookup_table", lookup_table, (columns, 1 << bits), f"for {columns} columns of {bits} bits")
+    because = "for {columns} columns of {bits} bits"
+    checks.require_shape("lookup_table", lookup_table, (columns, 1 << bits), because, columns=columns, bits=bits)
     crow, col, values = sums.require_sparse(sparse, rows, columns, qweight.device)
     indices, full = sums.require_full_rows(full_rows, rows, columns, qweight.device)
     flags = owner = None
