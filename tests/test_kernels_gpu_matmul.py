@@ -98,8 +98,8 @@ CONFIGURATIONS = [
     Configuration(128, 64, 128, group_m=1, warps=4, stages=2),
     Configuration(64, 128, 128, warps=8, stages=4),
     Configuration(128, 128, 128, group_m=3, warps=8),
-    Few(8, 32, 4),
-    Few(16, 64, 2, split_k=3, whole=False),
+    Few(8, 32, 8),
+    Few(16, 64, 2, split_k=3),
     Few(32, 128, 4),
 ]
 

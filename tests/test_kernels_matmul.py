@@ -254,7 +254,7 @@ CONFIGURATIONS = [
     Configuration(64, 32, 128, split_k=5, warps=2, stages=2),
     Configuration(128, 64, 512, split_k=2, warps=8, stages=1),
     Few(8, 64, 1),
-    Few(8, 64, 4, split_k=2, whole=False),
+    Few(8, 64, 4, split_k=2),
     Few(16, 128, 2),
     Few(32, 64, 1, split_k=3),
 ]

@@ -67,7 +67,7 @@ TEXTS = [
     Text("_matmul_hopper_kernels", "_TO_BINARY16", NVFP4, 4, CONVERTED, 2.0**-6, pairs=True),
     Text("_matmul_hopper_kernels", "_TO_BFLOAT16", MXFP4, 4, SHIFTED, 1.0, pairs=True),
 ]
-SCALES = {("_matmul_small", "FOUR_SCALES"): 4, ("_matmul_hopper_kernels", "_FACTORS"): 2}
+SCALES = {("_matmul_small", "TWO_SCALES"): 2, ("_matmul_hopper_kernels", "_FACTORS"): 2}
 """Texts that make pairs of binary16 of a word's E4M3 bytes: how many."""
 
 

@@ -30,6 +30,9 @@ MX4_GROUP = 32
 SEED = 1
 COPY = "copy"
 
+COPY_PIECE = 1 << 28
+"""Bytes of one call of a copy: an H200 moves 4.2 TB/s in calls of so many, and 2.7 in one of twice as many."""
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -98,7 +101,11 @@ def _matches(operation: Operation, glob: str) -> bool:
 
 def _copy(x: torch.Tensor) -> Case:
     def copy(out: torch.Tensor | None = None) -> torch.Tensor:
-        return (torch.empty_like(x) if out is None else out).copy_(x)
+        out = torch.empty_like(x) if out is None else out
+        size = COPY_PIECE // x.element_size()
+        for source, target in zip(x.view(-1).split(size), out.view(-1).split(size), strict=True):
+            target.copy_(source)
+        return out
 
     return allocating(copy, x)
 

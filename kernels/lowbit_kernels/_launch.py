@@ -10,6 +10,7 @@
     rows_of(x) -> (x2d, row_stride, column_stride)     2-D view, a copy only where no view exists
     pad_last_dimension(x, multiple)                    x with zeros appended to its last dimension
     launch(kernel, grid, tensor, *args, **options)     on the tensor's device and the current stream, without fusing
+    takes_ptx(tensor) -> bool                          whether kernels on its device can hold PTX
     tile(rows, groups, group_size, ...) -> (BLOCK_ROWS, BLOCK_GROUPS)
     warps(elements, pairs) -> num_warps                for a tile of so many elements
     register(schema, implementation, fake) -> op       a torch.library op of the namespace `lowbit_kernels`
@@ -31,6 +32,7 @@ import triton
 from lowbit.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from lowbit_kernels import _codec
 from lowbit_kernels._arguments import listed, require_integer, require_same_device, require_strided
+from lowbit_kernels._interpreter import lean
 
 INTERPRETED = not isinstance(_codec.decode_e2m1, triton.runtime.JITFunction)
 """Whether triton was imported under TRITON_INTERPRET=1; later changes of the variable have no effect."""
@@ -249,12 +251,17 @@ def warps(elements: int, pairs: int) -> int:
     return min(max(elements // (2048 if pairs else 1024), 1), 16)
 
 
+def takes_ptx(tensor: torch.Tensor) -> bool:
+    """Whether kernels on the tensor's device can hold PTX: an NVIDIA GPU, not another maker's, nor the interpreter."""
+    return tensor.is_cuda and torch.version.hip is None
+
+
 def launch(kernel: Any, grid: tuple[int, ...], tensor: torch.Tensor, *args: Any, **options: Any) -> None:
     """Starts a kernel on a tensor's device and that device's current stream; an empty grid starts nothing."""
     if 0 in grid:
         return
     if INTERPRETED:
-        with _silence():
+        with _silence(), lean():
             kernel[grid](*args, **options)
         return
     options |= COMPILE_OPTIONS

@@ -58,14 +58,12 @@ class Few(NamedTuple):
       block_n: rows of b: 32, 64 or 128.
       warps: of a program, each with a part of k.
       split_k: parts of k that are summed apart, of `warps` parts each.
-      whole: whether words are loaded a whole step of 256 elements ahead, not half of one, which takes fewer registers.
     """
 
     block_m: int
     block_n: int
     warps: int
     split_k: int = 1
-    whole: bool = True
 
 
 class Operands(NamedTuple):
@@ -93,8 +91,8 @@ def configuration(m: int, n: int, k: int, mx: bool) -> Configuration | Few:
     if m <= 16:
         block_m = 8 if m <= 8 else 16
         if INTERPRETED:  # the cost there is by the program
-            return Few(block_m, 128, min(power(-(-k // 256)), 8))
-        return Few(block_m, 32, 4)
+            return Few(block_m, 128, min(power(-(-k // 128)), 8))
+        return Few(block_m, 32, 4 if mx else 8)
     if INTERPRETED:
         return Configuration(min(power(m), 256), min(power(max(n, 16)), 256), min(power(max(k, 128)), 1024))
     if m <= 64:
@@ -161,9 +159,9 @@ def multiply(operands: Operands, out: torch.Tensor, chosen: Configuration | Few 
     tensors = (a, a_scales, b, b_scales, a_factor, b_factor, target)
     sizes = (m, n, k // 8, blocks, -(-blocks // 4), a_stride, b_stride)
     which = {"MX": operands.mx, "HAS_A": operands.a_rglob is not None, "HAS_B": operands.b_rglob is not None}
-    ptx = out.is_cuda and torch.version.hip is None
+    ptx = _launch.takes_ptx(out)
     if isinstance(chosen, Few):
-        each = 256 * chosen.warps * split_k
+        each = 128 * chosen.warps * split_k
         kernel: Any = small_kernel
         grid: tuple[int, ...] = (-(-n // 128) * (128 // chosen.block_n), split_k)
         options: dict[str, Any] = {
@@ -171,7 +169,6 @@ def multiply(operands: Operands, out: torch.Tensor, chosen: Configuration | Few 
             "BLOCK_M": chosen.block_m,
             "BLOCK_N": chosen.block_n,
             "WARPS": chosen.warps,
-            "WHOLE": chosen.whole,
             "SPAN": 4 if not _LAST or (chosen.block_m == 8 and not operands.mx) else 2,
             "LAST": _LAST,
             "num_warps": chosen.warps,

@@ -9,16 +9,16 @@ product in registers. Axes of the tensors:
     row      BLOCK / 8   registers: further rows
     warp     WARPS       parts of k
     eight    8           rows that lanes of one instruction hold
-    quad     4           lanes that share a row; a thread has 64 elements of it in a step: 8 words in two halves
-    word     4           of a half
+    quad     4           lanes that share a row
+    word     4           of a thread: 32 elements of a row in a step
 
 Compilers deal a tensor out to lanes from its last axis but one or from its first, by their version: LAST says which,
 and the axes are in this order or, but for the last, in the opposite one. It changes no result.
 
-What is loaded ahead is loaded in a branch of its own: within one block of code the compiler would put loads that only
-the next step needs behind the arithmetic of this one.
+What the next step needs is loaded in a branch of its own: within one block of code the compiler would put those loads
+behind the arithmetic of this step.
 
-A step is 256 elements of each warp. The elements are dealt to the places of the instruction in another order than they
+A step is 128 elements of each warp. The elements are dealt to the places of the instruction in another order than they
 lie in memory, the same for both operands; a sum over k does not care.
 
 Rows of b are taken 32 apart, four at a time, since their scales lie beside each other in the swizzled layout.
@@ -62,11 +62,16 @@ def converting() -> str:
 
 CONVERTING = tl.constexpr(converting())
 
-FOUR_SCALES = tl.constexpr(  # of the word $4, each twice
-    "{ .reg .b16 x, y; .reg .b32 t; mov.b32 {x, y}, $4; "
-    "cvt.rn.f16x2.e4m3x2 t, x; prmt.b32 $0, t, t, 0x1010; prmt.b32 $1, t, t, 0x3232; "
-    "cvt.rn.f16x2.e4m3x2 t, y; prmt.b32 $2, t, t, 0x1010; prmt.b32 $3, t, t, 0x3232; }"
+TWO_SCALES = tl.constexpr(  # of the word $2, each twice
+    "{ .reg .b16 x, y; .reg .b32 t; mov.b32 {x, y}, $2; "
+    "cvt.rn.f16x2.e4m3x2 t, x; prmt.b32 $0, t, t, 0x1010; prmt.b32 $1, t, t, 0x3232; }"
 )
+
+
+@triton.constexpr_function
+def halvings(length: int) -> int:
+    """How often a power of two can be halved."""
+    return length.bit_length() - 1
 
 
 @triton.jit
@@ -86,23 +91,18 @@ def _axis(x, AXIS: tl.constexpr, LAST: tl.constexpr):
 def _factors(scales, quad, MX: tl.constexpr, PTX: tl.constexpr, CVT: tl.constexpr):
     """The factors of a thread's words, of each two.
 
-    scales: int32, any shape, the word that has their scales. -> four of that shape: pairs of halves as int32
-    with CVT, else float16, or with MX bfloat16 or float32.
+    scales: int32, any shape, the word that has their scales. -> two of that shape: pairs of halves as int32
+    with CVT, else float16, or with MX, the same twice, bfloat16 or float32.
     """
     if MX:
-        pair = scales >> ((quad & 1) * 16)
-        first = e8m0_factors(pair & 0xFF, PTX)
-        second = e8m0_factors((pair >> 8) & 0xFF, PTX)
-        return first, first, second, second
+        factor = e8m0_factors((scales >> (quad * 8)) & 0xFF, PTX)
+        return factor, factor
     elif CVT:
         i = tl.int32
-        return tl.inline_asm_elementwise(
-            FOUR_SCALES, "=r,=r,=r,=r,r", [scales], dtype=(i, i, i, i), is_pure=True, pack=1
-        )
+        pair = scales >> ((quad & 1) * 16)
+        return tl.inline_asm_elementwise(TWO_SCALES, "=r,=r,r", [pair], dtype=(i, i), is_pure=True, pack=1)
     else:
-        f0, f1 = e4m3_pair(scales & 0xFFFF)
-        f2, f3 = e4m3_pair((scales >> 16) & 0xFFFF)
-        return f0, f1, f2, f3
+        return e4m3_pair((scales >> ((quad & 1) * 16)) & 0xFFFF)
 
 
 @triton.jit
@@ -148,12 +148,12 @@ def _decode(
 
 
 @triton.jit
-def _read(at, word, words, AT: tl.constexpr, MASKED: tl.constexpr):
-    """at: pointers, five axes; AT: words on from there."""
+def _read(at, word, words, MASKED: tl.constexpr):
+    """at: pointers, five axes."""
     if MASKED:
-        return tl.load(at + AT, mask=word + AT < words, other=0)
+        return tl.load(at, mask=word < words, other=0)
     else:
-        return tl.load(at + AT)
+        return tl.load(at)
 
 
 @triton.jit
@@ -191,10 +191,26 @@ def _multiply(
     SPAN: tl.constexpr,
     LAST: tl.constexpr,
 ):
-    """A half step. acc: (WARPS, BLOCK_N, BLOCK_M)."""
+    """A step. acc: (WARPS, BLOCK_N, BLOCK_M)."""
     a = _decode(a, a_first, a_second, MX, PTX, CVT, SPAN, LAST)
     b = _decode(b, b_first, b_second, MX, PTX, CVT, SPAN, LAST)
     return tl.dot(b, tl.permute(a, (0, 2, 1)), acc)
+
+
+@triton.jit
+def _over_warps(acc):
+    """acc: (WARPS, BLOCK_N, BLOCK_M). -> (BLOCK_N, BLOCK_M), the sum over warps.
+
+    By halves, since the compiler would have the threads of `tl.sum` meet in one bank of shared memory.
+    """
+    BLOCK_N: tl.constexpr = acc.shape[1]
+    BLOCK_M: tl.constexpr = acc.shape[2]
+    COUNT: tl.constexpr = halvings(acc.shape[0])
+    total = tl.permute(acc, (1, 2, 0))
+    for i in tl.static_range(COUNT):
+        low, high = tl.split(tl.reshape(total, (BLOCK_N, BLOCK_M, 1 << (COUNT - 1 - i), 2)))
+        total = low + high
+    return tl.reshape(total, (BLOCK_N, BLOCK_M))
 
 
 @triton.jit
@@ -231,22 +247,21 @@ def small_kernel(
     BLOCK_N: tl.constexpr,
     WARPS: tl.constexpr,
     SPLIT_K: tl.constexpr,
-    WHOLE: tl.constexpr,
     SPAN: tl.constexpr,
     LAST: tl.constexpr,
 ):
     """a_ptr, b_ptr, a_scales_ptr, b_scales_ptr: int32 words, of eight codes or four scales.
 
     words, blocks, tiles: K / 8, K / 16 (MX: K / 32) and ceil(blocks / 4), of a row. a_stride, b_stride: words between
-    rows. steps: of 256 elements for each warp; STEPS: the same in the interpreter, whose loops need it, else 0. MASKED:
-    SPLIT_K * WARPS * steps * 256 passes K. WHOLE: whether words are loaded a whole step ahead, not half of one. SPAN:
-    elements of a thread that the instruction's operands have beside each other. The grid is
-    (ceil(n / 128) * 128 / BLOCK_N, SPLIT_K). out_ptr: (m, n), with SPLIT_K > 1 (SPLIT_K, m, n) float32.
+    rows. steps: of 128 elements for each warp; STEPS: the same in the interpreter, whose loops need it, else 0. MASKED:
+    SPLIT_K * WARPS * steps * 128 passes K. SPAN: elements of a thread that the instruction's operands have beside each
+    other. The grid is (ceil(n / 128) * 128 / BLOCK_N, SPLIT_K). out_ptr: (m, n), with SPLIT_K > 1 (SPLIT_K, m, n)
+    float32.
     """
     A_ROWS: tl.constexpr = BLOCK_M // 8
     B_ROWS: tl.constexpr = BLOCK_N // 8
     LOW: tl.constexpr = B_ROWS // 4
-    TILES: tl.constexpr = 2 if MX else 4  # of scales in a step
+    TILES: tl.constexpr = 1 if MX else 2  # of scales in a step
     part = _axis(tl.program_id(1) * WARPS + tl.arange(0, WARPS), 1, LAST)
     eight = _axis(tl.arange(0, 8), 2, LAST)
     quad = _axis(tl.arange(0, 4), 3, LAST)
@@ -256,57 +271,38 @@ def small_kernel(
     row_m = (_axis(tl.arange(0, A_ROWS), 0, LAST) * 8 + eight).to(tl.int64)
     four = tl.arange(0, 4)[None, None, None, None, :]
 
-    word = (part * (steps * 32) + quad * 8)[:, :, :, :, None] + four
+    word = (part * (steps * 16) + quad * 4)[:, :, :, :, None] + four
     b_at = b_ptr + ((tl.minimum(row_n, n - 1) * b_stride)[:, :, :, :, None] + word)
     a_at = a_ptr + ((tl.minimum(row_m, m - 1) * a_stride)[:, :, :, :, None] + word)
-    tile = part * (steps * TILES) + ((quad >> 1) if MX else quad)
+    tile = part * (steps * TILES) + (quad * 0 if MX else quad >> 1)
     b_scale = (low >> 2).to(tl.int64) * (tiles * 128) + (low & 3) * 32 + eight * 4 + tile * 128
     b_scales_at = b_scales_ptr + (b_scale[:, :, :, :, None] + four)
     a_scale = (row_m & 31) * 4 + (row_m >> 5) + tile * 128
     a_scales_at = a_scales_ptr + a_scale[:, :, :, :, None]
 
     acc = tl.zeros((WARPS, BLOCK_N, BLOCK_M), tl.float32)
-    bs = _read_scales(b_scales_at, tile, tiles, blocks, MASKED, LAST)
-    as_ = _read_scales(a_scales_at, tile, tiles, blocks, MASKED, LAST)
-    b0 = _read(b_at, word, words, 0, MASKED)
-    a0 = _read(a_at, word, words, 0, MASKED)
-    b1 = _read(b_at, word, words, 4, MASKED)
-    a1 = _read(a_at, word, words, 4, MASKED)
+    b_scales = _read_scales(b_scales_at, tile, tiles, blocks, MASKED, LAST)
+    a_scales = _read_scales(a_scales_at, tile, tiles, blocks, MASKED, LAST)
+    b = _read(b_at, word, words, MASKED)
+    a = _read(a_at, word, words, MASKED)
     for step in range(0, STEPS if STEPS else steps):
         b_scales_at += TILES * 128
         a_scales_at += TILES * 128
-        b_at += 32
-        a_at += 32
-        word += 32
+        b_at += 16
+        a_at += 16
+        word += 16
         tile += TILES
-        if WHOLE:
-            next_bs, next_as, next_b0, next_a0, next_b1, next_a1 = bs, as_, b0, a0, b1, a1
-            if step + 1 < steps:
-                next_bs = _read_scales(b_scales_at, tile, tiles, blocks, MASKED, LAST)
-                next_as = _read_scales(a_scales_at, tile, tiles, blocks, MASKED, LAST)
-                next_b0 = _read(b_at, word, words, 0, MASKED)
-                next_a0 = _read(a_at, word, words, 0, MASKED)
-                next_b1 = _read(b_at, word, words, 4, MASKED)
-                next_a1 = _read(a_at, word, words, 4, MASKED)
-            f0, f1, f2, f3 = _factors(bs, quad, MX, PTX, CVT)
-            g0, g1, g2, g3 = _factors(as_, quad, MX, PTX, CVT)
-            acc = _multiply(acc, b0, a0, f0, f1, g0, g1, MX, PTX, CVT, SPAN, LAST)
-            acc = _multiply(acc, b1, a1, f2, f3, g2, g3, MX, PTX, CVT, SPAN, LAST)
-            bs, as_, b0, a0, b1, a1 = next_bs, next_as, next_b0, next_a0, next_b1, next_a1
-        else:
-            f0, f1, f2, f3 = _factors(bs, quad, MX, PTX, CVT)
-            g0, g1, g2, g3 = _factors(as_, quad, MX, PTX, CVT)
-            acc = _multiply(acc, b0, a0, f0, f1, g0, g1, MX, PTX, CVT, SPAN, LAST)
-            if step + 1 < steps:
-                bs = _read_scales(b_scales_at, tile, tiles, blocks, MASKED, LAST)
-                as_ = _read_scales(a_scales_at, tile, tiles, blocks, MASKED, LAST)
-                b0 = _read(b_at, word, words, 0, MASKED)
-                a0 = _read(a_at, word, words, 0, MASKED)
-            acc = _multiply(acc, b1, a1, f2, f3, g2, g3, MX, PTX, CVT, SPAN, LAST)
-            if step + 1 < steps:
-                b1 = _read(b_at, word, words, 4, MASKED)
-                a1 = _read(a_at, word, words, 4, MASKED)
-    total = tl.sum(acc, 0)  # (BLOCK_N, BLOCK_M)
+        next_b_scales, next_a_scales, next_b, next_a = b_scales, a_scales, b, a
+        if step + 1 < steps:
+            next_b_scales = _read_scales(b_scales_at, tile, tiles, blocks, MASKED, LAST)
+            next_a_scales = _read_scales(a_scales_at, tile, tiles, blocks, MASKED, LAST)
+            next_b = _read(b_at, word, words, MASKED)
+            next_a = _read(a_at, word, words, MASKED)
+        b_first, b_second = _factors(b_scales, quad, MX, PTX, CVT)
+        a_first, a_second = _factors(a_scales, quad, MX, PTX, CVT)
+        acc = _multiply(acc, b, a, b_first, b_second, a_first, a_second, MX, PTX, CVT, SPAN, LAST)
+        b_scales, a_scales, b, a = next_b_scales, next_a_scales, next_b, next_a
+    total = _over_warps(acc)
     if CVT and not MX:
         total = total * 0.25  # 2**-12 becomes what `finish` expects
 

@@ -43,6 +43,33 @@ def columns_of_unit(BITS: int) -> int:
     return 4 if BITS == 8 else 8
 
 
+@triton.constexpr_function
+def repeated(field: int, BITS: int) -> int:
+    """A field in every place of a word, as int32."""
+    word = sum(field << at for at in range(0, 32 - BITS + 1, BITS))
+    return word - (1 << 32) if word >> 31 else word
+
+
+@triton.constexpr_function
+def byte_number(BYTE: int) -> str:
+    """PTX that makes the float32 2**23 + byte of a byte of $1."""
+    return f"prmt.b32 $0, $1, 0x4b000000, 0x754{BYTE};"
+
+
+@triton.jit
+def field_number(word, INDEX: tl.constexpr, BITS: tl.constexpr, PTX: tl.constexpr):
+    """word: any shape, int32 fields of 2, 4 or 8 bits. -> float32 2**23 + field INDEX, counted from the lowest."""
+    if PTX:
+        spread = word
+        if BITS != 8:  # a field a byte: the compiler does this once for all fields that lie alike
+            spread = (word >> (INDEX * BITS % 8)) & repeated((1 << BITS) - 1, 8)
+        ASSEMBLY: tl.constexpr = byte_number(INDEX * BITS // 8)
+        bits = tl.inline_asm_elementwise(ASSEMBLY, "=r,r", [spread], dtype=tl.int32, is_pure=True, pack=1)
+        return bits.to(tl.float32, bitcast=True)
+    else:
+        return number((word >> (INDEX * BITS)) & ((1 << BITS) - 1))
+
+
 @triton.jit
 def load_words(start, row_stride, exists, BITS: tl.constexpr):
     """start: (BLOCK_P, BLOCK_N) pointers to the first word of each pack. -> a tuple of its words."""
@@ -66,6 +93,15 @@ def field(words, INDEX: tl.constexpr, BITS: tl.constexpr):
 
 
 @triton.jit
+def packed_number(words, INDEX: tl.constexpr, BITS: tl.constexpr, PTX: tl.constexpr):
+    """words: of `load_words`. -> float32 2**23 + field INDEX of each pack."""
+    if BITS == 3:
+        return number(field(words, INDEX, BITS))
+    else:
+        return field_number(words[0], INDEX, BITS, PTX)
+
+
+@triton.jit
 def _zero_fields(row, unit, exists, BITS: tl.constexpr):
     """The packed zero points of units of 8 columns, of 4 where BITS is 8.
 
@@ -85,17 +121,41 @@ def _zero_fields(row, unit, exists, BITS: tl.constexpr):
 
 
 @triton.jit
-def load_zeros(row, unit, exists, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BITS: tl.constexpr, V1: tl.constexpr):
-    """row: (ROWS, 1) pointers; unit: (1, COLUMNS / 8) int. -> (ROWS, COLUMNS) int32 zero points.
+def _two(word, FIRST: tl.constexpr, SECOND: tl.constexpr, BITS: tl.constexpr, PTX: tl.constexpr):
+    return tl.join(field_number(word, FIRST, BITS, PTX), field_number(word, SECOND, BITS, PTX))
+
+
+@triton.jit
+def load_zeros(
+    row,
+    unit,
+    exists,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BITS: tl.constexpr,
+    V1: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """row: (ROWS, 1) pointers; unit: (1, COLUMNS / 8) int. -> (ROWS, COLUMNS) float32 2**23 + zero point.
 
     V1: z - 1 is stored, modulo 2**BITS.
     """
     UNIT: tl.constexpr = columns_of_unit(BITS)
-    MASK: tl.constexpr = (1 << BITS) - 1
     fields = _zero_fields(row, unit, exists, BITS)
-    shift = tl.arange(0, UNIT) * BITS
-    zeros = tl.reshape(fields[:, :, None] >> shift[None, None, :], (ROWS, COLUMNS))
-    return ((zeros + 1) if V1 else zeros) & MASK
+    if BITS == 3:
+        shift = tl.arange(0, UNIT) * BITS
+        zeros = tl.reshape(fields[:, :, None] >> shift[None, None, :], (ROWS, COLUMNS))
+        return number(((zeros + 1) if V1 else zeros) & 7)
+    else:
+        if V1:  # 1 more in each field at once: no carry leaves one
+            HIGH: tl.constexpr = repeated(1 << (BITS - 1), BITS)
+            fields = ((fields & ~HIGH) + repeated(1, BITS)) ^ (fields & HIGH)
+        if UNIT == 8:
+            even = tl.join(_two(fields, 0, 4, BITS, PTX), _two(fields, 2, 6, BITS, PTX))
+            odd = tl.join(_two(fields, 1, 5, BITS, PTX), _two(fields, 3, 7, BITS, PTX))
+        else:
+            even, odd = _two(fields, 0, 2, BITS, PTX), _two(fields, 1, 3, BITS, PTX)
+        return tl.reshape(tl.join(even, odd), (ROWS, COLUMNS))
 
 
 @triton.jit(do_not_specialize=["hidden"])
@@ -120,12 +180,14 @@ def dequantize_gptq_kernel(
     STEPS: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PTX: tl.constexpr,
 ):
     """A column of BLOCK_P * STEPS packs.
 
     units: N / ALIGN, so that the compiler knows what N is a multiple of; row_stride_units likewise.
     hidden: 0, which the compiler must not know: it then takes words of zero points for unaligned and gives a thread
     one at a time, the one that its columns need; of 8 bits these are two.
+    PTX: whether fields become floats by byte permutations of NVIDIA's, two instructions in place of three.
     """
     PACK: tl.constexpr = rows_of_pack(BITS)
     AHEAD: tl.constexpr = rows_ahead(BITS)
@@ -161,10 +223,10 @@ def dequantize_gptq_kernel(
             # a step below the last row of packs stores nothing, but must not read behind the last group either
             group = tl.minimum(first * PACK // group_size, groups - 1).to(tl.int64)
             row = zeros_start + group * zeros_columns + tl.zeros((1, 1), tl.int32)
-            zeros = number(load_zeros(row, unit, unit_exists, 1, BLOCK_N, BITS, V1))
+            zeros = load_zeros(row, unit, unit_exists, 1, BLOCK_N, BITS, V1, PTX)
             scales = widen_scale(tl.load(scales_start + group * columns, mask=column_exists, other=0.0))
             for i in tl.static_range(PACK):
-                result = (number(field(words, i, BITS)) - zeros) * scales  # (BLOCK_P, BLOCK_N)
+                result = (packed_number(words, i, BITS, PTX) - zeros) * scales  # (BLOCK_P, BLOCK_N)
                 tl.store(at + i * columns, narrow(result, out_ptr.dtype.element_ty), mask=exists)
         else:
             for ahead in tl.static_range(0, PACK, AHEAD):
@@ -181,11 +243,11 @@ def dequantize_gptq_kernel(
                         group = group.to(tl.int64)
                     row = zeros_start + group * zeros_columns
                     live = known & unit_exists
-                    zeros_ahead += (load_zeros(row, unit, live, BLOCK_P, BLOCK_N, BITS, V1),)  # type: ignore[assignment]
+                    zeros_ahead += (load_zeros(row, unit, live, BLOCK_P, BLOCK_N, BITS, V1, PTX),)  # type: ignore[assignment]
                     live = known & column_exists
                     loaded = tl.load(scales_start + group * columns, mask=live, other=float("nan"))
                     scales_ahead += (loaded,)  # type: ignore[assignment]
                 for i in tl.static_range(AHEAD):
-                    result = number(field(words, ahead + i, BITS)) - number(zeros_ahead[i])
+                    result = packed_number(words, ahead + i, BITS, PTX) - zeros_ahead[i]
                     result = result * widen_scale(scales_ahead[i])
                     tl.store(at + (ahead + i) * columns, narrow(result, out_ptr.dtype.element_ty), mask=exists)

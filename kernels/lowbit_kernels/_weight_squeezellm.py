@@ -91,6 +91,9 @@ def dequantize_squeezellm_kernel(
 ):
     """BLOCK_P * STEPS packs by BLOCK_C lanes of LANES columns.
 
+    In each step programs that run at a time decode rows beside each other, which memory writes faster than scattered
+    ones; the steps of one program are therefore far apart.
+
     qweight_ptr: of int64, two columns, where LANES is 2; row_stride in its elements. out_ptr: int32, where LANES is 2.
     LANE_COUNT: a constant, which makes the addresses of all rows of a tile immediate offsets from one.
     hidden: 0, which the compiler must not know: it then takes words for unaligned and gives neighbouring threads
@@ -100,7 +103,8 @@ def dequantize_squeezellm_kernel(
     WORDS: tl.constexpr = words_of_pack(BITS)
     ENTRIES: tl.constexpr = 1 << BITS
     ROWS: tl.constexpr = BLOCK_P * PACK
-    tile, lane_tile = tile_of(tl.cdiv(packs, BLOCK_P * STEPS), tl.cdiv(LANE_COUNT, BLOCK_C), DOWN)
+    down = tl.cdiv(packs, BLOCK_P * STEPS)
+    tile, lane_tile = tile_of(down, tl.cdiv(LANE_COUNT, BLOCK_C), DOWN)
     first_lane = lane_tile.to(tl.int64) * BLOCK_C
     lane = tl.arange(0, BLOCK_C)
     lane_exists = lane < remaining(LANE_COUNT, first_lane, BLOCK_C)
@@ -119,7 +123,7 @@ def dequantize_squeezellm_kernel(
     local_row = (row.to(tl.int64) if WIDE else row)[:, None]
     lane_at = (lane + hidden)[None, :]
     for step in range(STEPS):
-        first = (tile * STEPS + step) * BLOCK_P
+        first = (step * down + tile) * BLOCK_P
         left = packs - first
         start = qweight_ptr + first.to(tl.int64) * WORDS * row_stride + first_lane
         exists = (pack < left)[:, None] & lane_exists[None, :]

@@ -23,7 +23,7 @@ class Tile(NamedTuple):
 
     Args:
       rows, columns: decoded at once; powers of two.
-      steps: how many such blocks of rows follow one another in a program, the columns staying the same.
+      steps: how many such blocks of rows a program decodes, the columns staying the same.
       warps: of a program.
       down: whether neighbouring programs lie below each other, not beside each other.
     """
@@ -41,12 +41,12 @@ TILES: dict[str, Tile] = {
     "gptq3": Tile(rows=1, columns=512, warps=2),
     "gptq4": Tile(rows=2, columns=1024),
     "gptq8": Tile(rows=4, columns=1024),
-    "gptq_g_idx": Tile(rows=1, columns=256, steps=8, warps=1, down=True),
+    "gptq_g_idx": Tile(rows=1, columns=512, warps=2),
     "nf4": Tile(rows=256, warps=1),
     "nf4_nested": Tile(rows=256, warps=1),
     "int8": Tile(rows=4, columns=1024),
     "squeezellm3": Tile(rows=1, columns=256),
-    "squeezellm4": Tile(rows=4, columns=256, steps=8),
+    "squeezellm4": Tile(rows=4, columns=128, steps=32, warps=2),
 }
 
 _INTERPRETED_ELEMENTS = 1 << 17

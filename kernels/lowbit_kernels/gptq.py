@@ -177,6 +177,7 @@ def _write(
         STEPS=tile.steps,
         BLOCK_P=block_packs,
         BLOCK_N=tile.columns,
+        PTX=_launch.takes_ptx(out),
         num_warps=_weight_tiles.warps_for(tile, block_packs * tile.columns),
     )
 
