@@ -5,9 +5,10 @@
     read(path) -> tuple[Group, ...]           one file
     verify(root=None) -> tuple[str, ...]      what is wrong with the files, by name: ask before judging by them
     check_against_references(groups)          what is wrong in those groups that no implementation is asked about
+    weight_batches(group, scheme)             the cases of a group of weights, in as few weights as hold them
 
     for group in vectors.groups():
-        group.kind        "decode", "breakpoints", "scale", "blocks", "layout", "stochastic" or "known_bug"
+        group.kind        "decode", "breakpoints", "scale", "blocks", "layout", "stochastic", "weights" or "known_bug"
         group.form        how its cases are written: `group` lists the class of case of each form
         group.scheme, group.format    the name of what decides it, None where that is something else
         group.schemes     every scheme under which the answers hold
@@ -32,10 +33,12 @@ from lowbit.vectors.case import (
     ScaledCodes,
     Swizzle,
     Thresholds,
+    Weight,
 )
 from lowbit.vectors.group import KINDS, Batch, Group
 from lowbit.vectors.read import groups, locate, read
 from lowbit.vectors.soundness import check_against_references, verify
+from lowbit.vectors.weight_batches import WeightBatch, weight_batches
 
 __all__ = [
     "KINDS",
@@ -53,9 +56,12 @@ __all__ = [
     "ScaledCodes",
     "Swizzle",
     "Thresholds",
+    "Weight",
+    "WeightBatch",
     "check_against_references",
     "groups",
     "locate",
     "read",
     "verify",
+    "weight_batches",
 ]

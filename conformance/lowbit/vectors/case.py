@@ -13,6 +13,8 @@ import numpy.typing as npt
 from lowbit.errors import ArgumentError
 from lowbit.schemes import Encoded
 from lowbit.vectors.hextext import digits, float32, octets, words
+from lowbit.vectors.weight_text import OUTPUTS, read_weight
+from lowbit.weights import WeightScheme
 
 
 @dataclass(frozen=True)
@@ -354,6 +356,43 @@ class Draws(Case):
         return len(self.values)
 
 
+class Weight(Case):
+    """A stored weight, and what it dequantises to."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the output: (K, N), for int8 (N, K), for nf4 and fp4 any."""
+        return tuple(self.fields["shape"])
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The output formats whose answer the case gives; none if the weight must be refused."""
+        return tuple(name for name in OUTPUTS if name in self.fields)
+
+    @property
+    def refused(self) -> str:
+        """Why the weight must be refused with an error; "" if it is a right one."""
+        return str(self.fields.get("refused", ""))
+
+    def tensors(self, scheme: WeightScheme) -> dict[str, Any]:
+        """The stored tensors under the names of `weight_tensors.entries`, NumPy arrays; bfloat16 as uint16."""
+        return read_weight(self.fields, scheme)
+
+    def expected(self, fmt: str) -> npt.NDArray[Any]:
+        """`shape` uint16 or uint32. The right patterns of that format; the canonical NaN means any NaN."""
+        patterns = words(self.fields[fmt]).astype(np.uint16 if OUTPUTS[fmt].bits == 16 else np.uint32)
+        return patterns.reshape(self.shape)
+
+    @property
+    def source(self) -> str:
+        """The report, in a group of kind `known_bug`; else ""."""
+        return str(self.fields.get("source", ""))
+
+    @property
+    def decides(self) -> int:
+        return sum(len(self.fields[fmt].split()) for fmt in self.formats) or 1
+
+
 CASES: dict[str, type[Case]] = {
     "codes": Code,
     "scaled_codes": ScaledCodes,
@@ -367,5 +406,6 @@ CASES: dict[str, type[Case]] = {
     "exponents": Exponent,
     "philox": Philox,
     "draws": Draws,
+    "weights": Weight,
 }
 """The class of a case, by the group's form."""

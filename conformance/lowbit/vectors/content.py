@@ -12,6 +12,9 @@ from lowbit.vectors import (
     content_layouts,
     content_scales,
     content_stochastic,
+    content_weight_blocks,
+    content_weight_integers,
+    content_weight_tables,
 )
 from lowbit.vectors.payload import Draft
 
@@ -22,6 +25,9 @@ PARTS = (
     content_blocks,
     content_layouts,
     content_stochastic,
+    content_weight_integers,
+    content_weight_blocks,
+    content_weight_tables,
     content_known_bugs,
 )
 

@@ -1,4 +1,4 @@
-"""Publicly reported faults as cases: the rows of `lowbit.known_bugs`."""
+"""Publicly reported faults as cases: the rows of `lowbit.known_bugs` and of `lowbit.known_weight_bugs`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lowbit import schemes
+from lowbit import schemes, weights
 from lowbit.formats import BINARY32
 from lowbit.known_bugs import KNOWN_BUGS, KNOWN_DECODES, KnownBug
+from lowbit.known_weight_bugs import KnownWeight, of_scheme
 from lowbit.references import bits
+from lowbit.references.weights_arguments import output_shape
 from lowbit.schemes import Encoded
 from lowbit.vectors.content_blocks import Input, answered
 from lowbit.vectors.hextext import word
 from lowbit.vectors.payload import Draft, Raw, draft
+from lowbit.vectors.weight_items import StoredWeight
+from lowbit.vectors.weight_items import answered as answered_weight
+from lowbit.weights import WeightScheme
 
 DECODES = "mxfp4_floor"
 """The scheme of `KNOWN_DECODES`."""
@@ -22,7 +27,7 @@ SOURCE = "the reports that its cases name"
 
 
 def build() -> Iterator[Draft]:
-    """One group of encodings a scheme, and one of decodings."""
+    """One group of encodings a scheme, one of decodings, and one of weights a weight scheme."""
     for scheme in schemes.select():
         cases = [_encoded(bug) for bug in KNOWN_BUGS if bug.scheme == scheme.name]
         if cases:
@@ -46,6 +51,19 @@ def build() -> Iterator[Draft]:
         source=SOURCE,
         flags=("decode", "known_bug"),
     )
+    for stored in weights.select():
+        faults = [_weight(bug, stored) for bug in of_scheme(stored)]
+        if faults:
+            yield draft(
+                f"schemes/{stored.name}/known_bugs.json",
+                f"{stored.name}/known_bugs",
+                "known_bug",
+                "weights",
+                faults,
+                scheme=stored.name,
+                source=SOURCE,
+                flags=("known_bug",),
+            )
 
 
 def _encoded(bug: KnownBug) -> Raw:
@@ -68,3 +86,14 @@ def _decoded() -> Iterator[Raw]:
             "source": bug.source,
             "seen": bug.seen,
         }
+
+
+def _weight(bug: KnownWeight, scheme: WeightScheme) -> Raw:
+    """A right weight with the values of the report's format; a wrong one with the reason to refuse it."""
+    arrays = bug.tensors()
+    formats = () if bug.patterns is None else (bug.fmt,)
+    sound = arrays if bug.patterns is not None else arrays | {"g_idx": None}  # nothing but an index is wrong with any
+    shape = output_shape(sound, scheme)
+    refused = bug.name if bug.patterns is None else ""
+    fields = answered_weight(StoredWeight(bug.name, arrays, shape, formats=formats, refused=refused), scheme)
+    return fields | {"source": bug.source, "seen": bug.seen}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from lowbit import schemes
+from lowbit import schemes, weights
 from lowbit.errors import LowbitError
 from lowbit.formats import FORMATS
-from lowbit.vectors.case import Block, Exponent, Nibbles, Row, Swizzle, Thresholds
+from lowbit.vectors.case import Block, Exponent, Nibbles, Row, Swizzle, Thresholds, Weight
 from lowbit.vectors.group import RANDOM_BYTES, Group
+from lowbit.vectors.weight_text import fields_of
 
 NAMED = {"layout": ("nibbles", "swizzle_32_4_4"), "generator": ("philox4x32_10",)}
 """The layouts and generators there are; schemes and formats have registries."""
@@ -38,14 +39,16 @@ def _disorders(group: Group) -> Iterator[str]:
         "thresholds": _thresholds,
         "nibbles": _bytes,
         "swizzle": _bytes,
+        "weights": _weights,
     }
     yield from checks.get(group.form, lambda _: iter(()))(group)
 
 
 def _subject(group: Group) -> Iterator[str]:
+    find = weights.get if group.form == "weights" else schemes.get
     try:
         known = {
-            "scheme": lambda: all(schemes.get(name) for name in group.schemes),
+            "scheme": lambda: all(find(name) for name in group.schemes),
             "format": lambda: group.subject in FORMATS,
         }.get(group.subject_kind, lambda: group.subject in NAMED[group.subject_kind])()
     except LowbitError as error:
@@ -171,3 +174,24 @@ def _bytes(group: Group) -> Iterator[str]:
             yield f"case {case.name!r}: {case.codes.size} codes in {case.packed.size} bytes, want two a byte"
         if isinstance(case, Swizzle) and len(case.fields["scales"]) != 2 * case.shape[0] * case.shape[1]:
             yield f"case {case.name!r}: scales do not fill {case.shape[0]} x {case.shape[1]}"
+
+
+def _weights(group: Group) -> Iterator[str]:
+    """Fields that belong to the scheme, and lengths that fit the shape; answers, or a reason to refuse."""
+    scheme = weights.get(group.subject)
+    held = {field.name for field in fields_of(scheme)} | {"scale_format"}
+    if scheme.nested:
+        held = held - {"scale_format"} | {"block_size2"}
+    common = {"name", "shape", "flags", "source", "seen", "refused"}
+    for case in group.cases:
+        assert isinstance(case, Weight)
+        if foreign := sorted(case.fields.keys() - held - common - set(case.formats)):
+            yield f"case {case.name!r}: {foreign[0]} is no entry of {scheme.name}"
+        if bool(case.formats) == bool(case.refused):
+            yield f"case {case.name!r}: wants either answers or a reason to refuse"
+        try:
+            case.tensors(scheme)
+            for name in case.formats:
+                case.expected(name)
+        except (KeyError, TypeError, ValueError) as error:  # lowbit's own errors of arguments are ValueErrors
+            yield f"case {case.name!r}: {error}"

@@ -10,6 +10,7 @@ A group's `kind` says what it is about, its `form` how a case is written; a read
     blocks       blocks        Block        a small tensor, its codes and scales
     known_bug    blocks        Block        the same, with the report it comes from
                  decoded       Decoded      one code under one scale code, its value, and the report
+                 weights       Weight       a stored weight with the report
     layout       nibbles       Nibbles      codes, and the bytes that hold them
                  stream        Block        x, its codes and scales, and the one stream that holds both
                  swizzle       Swizzle      a matrix of scales, and its buffer
@@ -18,6 +19,7 @@ A group's `kind` says what it is about, its `form` how a case is written; a read
                  exponents     Exponent     one amax, first … last random integer, the scale code of them all
                  philox        Philox       key, counter, the four words
                  draws         Draws        seed, start, what a tensor's elements or groups get
+    weights      weights       Weight       a stored weight, and what it dequantises to, in some formats
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from lowbit.rules import TensorScaleRule
 from lowbit.schemes import Encoded
 from lowbit.vectors.case import Block, Case
 
-KINDS = ("decode", "breakpoints", "scale", "blocks", "layout", "stochastic", "known_bug")
+KINDS = ("decode", "breakpoints", "scale", "blocks", "layout", "stochastic", "weights", "known_bug")
 
 RANDOM_BYTES = 256
 """The values of r where n = 8."""

@@ -26,13 +26,16 @@ INPUTS = {
     "blocks": "elements of small tensors",
     "layout": "elements, or bytes of a buffer",
     "stochastic": "pairs of an input and a random integer; draws",
-    "known_bug": "elements of small tensors, and codes",
+    "weights": "stored weights, once for each output format",
+    "known_bug": "elements of small tensors, codes, and stored weights",
 }
 """What is counted as an input, by kind."""
 
 SOURCES = (
     *("formats.py", "rules.py", "schemes.py", "packing.py", "cases.py", "known_bugs.py", "references/philox.py"),
     *("references/exact*.py", "references/bits*.py", "vectors/*.py"),
+    *("weights.py", "weight_tensors.py", "weight_cases.py", "weight_parts.py", "packing_weights.py"),
+    *("known_weight_bugs.py", "references/weights_[abe]*.py"),
 )
 """The files of lowbit from which vectors are made, and by which they are voted on."""
 

@@ -62,6 +62,27 @@ BLOCK_OPTIONAL: Schema = {
 }
 BLOCK: Schema = {"name": NAME, "shape": SHAPE, "x": SOME_WORDS, "codes": CODES, "scales": OCTETS}
 
+NUMBERS = {"type": "array", "items": {"type": "integer"}}
+HALVES = hexes(4, "*")
+SCALES = {"anyOf": [HALVES, SOME_WORDS]}
+
+WEIGHT: Schema = {"name": NAME, "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}}
+WEIGHT_OPTIONAL: Schema = {
+    **dict.fromkeys(("qweight", "qzeros", "code2", "absmax2", "sparse_values", "full_rows_values"), SOME_WORDS),
+    **dict.fromkeys(("scales", "scale", "lookup_table"), SCALES),
+    **dict.fromkeys(("packed", "weight"), OCTETS),
+    **dict.fromkeys(("g_idx", "sparse_crow_indices", "sparse_col_indices", "full_rows_indices"), NUMBERS),
+    "absmax": {"anyOf": [SOME_WORDS, OCTETS]},
+    "block_size2": {"type": "integer", "minimum": 1},
+    "offset": WORD,
+    "scale_format": {"enum": ["binary16", "bfloat16", "binary32"]},
+    "binary16": HALVES,
+    "bfloat16": HALVES,
+    "binary32": SOME_WORDS,
+    **dict.fromkeys(("refused", "seen", "source"), TEXT),
+    "flags": FLAGS,
+}
+
 CASES: dict[str, Schema] = {
     "codes": closed({"code": CODE, "binary32": WORD, "value": {"type": "string", "pattern": "^(nan|-?inf|-?0x.*)$"}}),
     "scaled_codes": closed({"scale": OCTET, "binary32": WORDS, "binary16": hexes(4, "+"), "bfloat16": hexes(4, "+")}),
@@ -79,6 +100,7 @@ CASES: dict[str, Schema] = {
     "draws": closed(
         {"seed": SEED, "stream": {"enum": [0, 1]}, "start": SEED, "values": {"anyOf": [OCTETS, WORDS]}},
     ),
+    "weights": closed(WEIGHT, WEIGHT_OPTIONAL),
 }
 """The fields of a case, by the form of its group."""
 

@@ -1,4 +1,6 @@
-"""Answers written by hand: of reports, of papers, and of SPEC.md's list of numbers on which libraries part ways."""
+"""Answers written by hand: of reports, of papers, of published tables, and of SPEC.md's list of numbers on which
+libraries part ways.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,13 @@ import numpy as np
 
 from lowbit import schemes
 from lowbit.known_bugs import KNOWN_BUGS, KNOWN_DECODES
-from lowbit.vectors.case import Block, Decoded, Philox
+from lowbit.known_weight_bugs import KNOWN_WEIGHTS
+from lowbit.vectors.case import Block, Decoded, Philox, Weight
 from lowbit.vectors.group import Group
 from lowbit.vectors.hextext import patterns, word, write_digits, write_octets, write_words
+from lowbit.vectors.published import FP4_TWELFTHS, NF4
 from lowbit.vectors.votes import Answer, Witness
+from lowbit.vectors.weight_text import OUTPUTS, write_answer
 
 RANDOM123: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...]] = {
     ((0, 0), (0, 0, 0, 0)): (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8),
@@ -38,6 +43,12 @@ DIALECT_CODES: dict[tuple[str, str], int] = {
 }
 """Scheme, case → the code of element 1 (SPEC.md 6)."""
 
+PUBLISHED: dict[str, tuple[float, ...]] = {
+    "nf4": tuple(map(float, NF4)),
+    "fp4": tuple(sign * float(n) / 12 for sign in (1, -1) for n in FP4_TWELFTHS),
+}
+"""The values of codes 0 to 15."""
+
 
 def _reports(group: Group) -> Iterator[Answer]:
     """The right values of `lowbit.known_bugs`, which no reference computes."""
@@ -45,10 +56,19 @@ def _reports(group: Group) -> Iterator[Answer]:
         return
     bugs = {bug.name: bug for bug in KNOWN_BUGS if bug.scheme == group.subject}
     decodes = {bug.name: bug for bug in KNOWN_DECODES}
+    weights = {bug.name: bug for bug in KNOWN_WEIGHTS if bug.scheme == group.subject}
     for case in group.cases:
         if isinstance(case, Decoded):
             right = patterns(np.array([decodes[case.name].value], np.float32))[0]
             yield Answer(case.name, "value", word(right), case.fields["binary32"])
+        elif isinstance(case, Weight):
+            weight = weights[case.name]
+            if weight.patterns is None:
+                yield Answer(case.name, "a weight to refuse", "refused", "refused" if case.refused else "accepted")
+                continue
+            found = np.broadcast_to(weight.patterns(), case.shape)
+            name = weight.fmt.name
+            yield Answer(case.name, name, write_answer(found, OUTPUTS[name]), case.fields.get(name, ""))
         elif isinstance(case, Block):
             bug = bugs[case.name]
             yield Answer(case.name, "scale", f"{bug.scale:02x}", case.fields["scales"][-2:])
@@ -76,8 +96,21 @@ def _dialects(group: Group) -> Iterator[Answer]:
             yield Answer(case.name, "code of element 1", f"{DIALECT_CODES[key]:x}", case.fields["codes"][1])
 
 
+def _published(group: Group) -> Iterator[Answer]:
+    """Every code under an absmax of 1 is the value that its authors printed."""
+    table = PUBLISHED.get(group.subject.partition("_")[0])
+    for case in group.cases if group.name.endswith("/codebook") and table else ():
+        assert isinstance(case, Weight)  # by the name, as the test below
+        codes = [digit for byte in bytes.fromhex(case.fields["packed"]) for digit in divmod(byte, 16)]
+        if case.fields["absmax"] == "3f800000" and table is not None:
+            found = np.array([table[code] for code in codes], np.float32).view(np.uint32)
+            text = write_answer(found, OUTPUTS["binary32"])
+            yield Answer(case.name, "published values", text, case.fields["binary32"])
+
+
 WITNESSES = (
     Witness("reports", "the reports' right values, by hand", "known bugs", _reports),
     Witness("random123", "Random123's known answers, by hand", "Philox4x32-10", _random123),
     Witness("spec_numbers", "SPEC.md 6, by hand", "NVFP4 dialects", _dialects),
+    Witness("published", "their authors' tables of NF4 and FP4, by hand", "codebooks of 4 bits", _published),
 )

@@ -1,4 +1,4 @@
-"""MPFR's vote: its answers to tables of formats and scales, blocks, decoded values, and stochastic thresholds."""
+"""MPFR's vote: its answers to tables of formats and scales, blocks, decoded values, stochastic thresholds, weights."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from lowbit.vectors.witness_mpfr_arithmetic import (
     quantize_block,
     tensor_scale,
 )
+from lowbit.vectors.witness_mpfr_weights import weights
 
 OUTPUTS = {"binary32": BINARY32, "binary16": BINARY16, "bfloat16": BFLOAT16}
 
 
 def ask(group: Group) -> Iterator[Answer]:
-    """Rows of formats and of scales, blocks, decoded tables, thresholds."""
+    """Rows of formats and of scales, blocks, decoded tables, thresholds, weights."""
     if group.kind == "breakpoints":
         yield from _breakpoints(group)
     elif group.kind == "scale":
@@ -36,6 +37,8 @@ def ask(group: Group) -> Iterator[Answer]:
         yield from _blocks(group)
     elif group.form == "scaled_codes":
         yield from _decoded(group)
+    elif group.form == "weights":
+        yield from weights(group)
     elif group.form == "thresholds":
         fmt = FORMATS[group.subject]
         for case in group.cases:

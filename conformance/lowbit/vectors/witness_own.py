@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from lowbit import packing, schemes
+from lowbit import packing, schemes, weights
+from lowbit.errors import LowbitError
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FORMATS, FloatFormat
-from lowbit.references import bits, exact, exact_arithmetic, exact_random, philox
+from lowbit.references import bits, exact, exact_arithmetic, exact_random, philox, weights_bits, weights_exact
 from lowbit.rules import NanCode, Rounding
 from lowbit.schemes import Encoded, Scheme
 from lowbit.vectors.case import (
@@ -26,10 +27,12 @@ from lowbit.vectors.case import (
     Row,
     ScaledCodes,
     Thresholds,
+    Weight,
 )
 from lowbit.vectors.group import Group
 from lowbit.vectors.hextext import patterns, word, write_digits, write_octets, write_words
 from lowbit.vectors.votes import Answer, Witness
+from lowbit.vectors.weight_text import write_answer
 
 OUTPUTS: dict[str, FloatFormat] = {f.name: f for f in (BINARY32, BINARY16, BFLOAT16)}
 QUIET = 0x7FC00000
@@ -45,8 +48,9 @@ class Reference:
       philox: (key, counter) -> four words. draws: (seed, stream, start, count) -> integers.
       exponent_code: (amax, scheme, r) -> scale code.
       value: (code, format) -> binary32 pattern.
-      thorough: asks about every random byte of a range, and about every scheme of a scale table; else about the
-        range's two ends, and about the scheme that decides.
+      weights: (tensors, weight scheme, format) -> patterns.
+      thorough: asks about every random byte of a range, and about every scheme of a scale table or of weights; else
+        about the range's two ends, and about the scheme that decides.
     """
 
     encode: Callable[[list[int], FloatFormat, Rounding, NanCode | None, list[int] | None], list[int]]
@@ -56,6 +60,7 @@ class Reference:
     draws: Callable[[int, int, int, int], Any]
     exponent_code: Callable[[np.float32, Scheme, int], int]
     value: Callable[[int, FloatFormat], int]
+    weights: Callable[..., Any]
     thorough: bool
 
     def ask(self, group: Group) -> Iterator[Answer]:
@@ -71,6 +76,7 @@ class Reference:
             "exponents": self._exponents,
             "philox": self._philox,
             "draws": self._draws,
+            "weights": self._weights,
         }.get(group.form)
         if answers is not None:
             yield from answers(group)
@@ -182,6 +188,24 @@ class Reference:
             text = write_octets(found) if case.stream == 0 else write_words(found)
             yield Answer(case.name, "draws", text, case.fields["values"])
 
+    def _weights(self, group: Group) -> Iterator[Answer]:
+        """A weight that must be refused is one too; what is checked of its tensors, both references share."""
+        for name in group.schemes if self.thorough else group.schemes[:1]:
+            scheme = weights.get(name)
+            for case in group.cases:
+                assert isinstance(case, Weight)
+                tensors = case.tensors(scheme)
+                for fmt in case.formats:
+                    found = self.weights(tensors, scheme, FORMATS[fmt])
+                    yield Answer(case.name, f"{name}: {fmt}", write_answer(found, FORMATS[fmt]), case.fields[fmt])
+                if case.refused:
+                    try:
+                        self.weights(tensors, scheme, BINARY16)
+                    except LowbitError:
+                        yield Answer(case.name, name, "refused", "refused")
+                    else:
+                        yield Answer(case.name, name, "accepted", "refused")
+
 
 def quiet(pattern: int, fmt: FloatFormat) -> int:
     """A pattern, every NaN as the files write it."""
@@ -245,6 +269,7 @@ EXACT = Reference(
     draws=_exact_draws,
     exponent_code=lambda amax, scheme, r: exact.scale_exponent(float(amax), scheme, random=r) + scheme.scale.bias,
     value=lambda code, fmt: exact_arithmetic.convert(code, fmt, BINARY32),
+    weights=weights_exact.dequantize,
     thorough=False,
 )
 
@@ -256,6 +281,7 @@ BITS = Reference(
     draws=_bits_draws,
     exponent_code=_bits_exponent,
     value=_bits_value,
+    weights=weights_bits.dequantize,
     thorough=True,
 )
 
