@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
 import re
 import subprocess
 import sys
@@ -31,7 +32,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "truth": ("references", "packing", "packing_weights"),
     "inputs": (
-        *("cases", "known_bugs", "strategies", "vectors", "checkpoint", "explain", "proofs"),
+        *("cases", "known_bugs", "probes", "strategies", "vectors", "checkpoint", "explain", "proofs"),
         *("summability", "summable"),
         *("weight_cases", "weight_parts", "weight_domains", "known_weight_bugs"),
         *("quantized_checkpoint", "checkpoint_config", "checkpoint_layer", "checkpoint_layouts"),
@@ -40,15 +41,19 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "subject": ("implementation",),
     "adapters": ("adapters",),
     "judgement": (
-        *("arrays", "kinds", "comparison", "blocks", "compare", "figures"),
-        *("diagnose", "suspects", "suspect_scales", "trial"),
+        *("arrays", "kinds", "digest", "pictures", "comparison", "rows", "blocks", "compare", "figures"),
+        *("diagnose", "suspects", "suspect_scales", "suspect_order", "suspect_dialects", "suspect_pairs", "trial"),
+        *("decode_trial", "suspect_decoding", "candidates", "identity"),
         *("bounds", "matmul_trial", "suspect_matmul"),
-        *("weight_compare", "weight_trial", "suspect_weights", "suspect_fields"),
+        *("weight_compare", "weight_trial", "suspect_weights", "suspect_weight_pairs", "suspect_fields"),
         *("suspect_integers", "suspect_codebooks", "suspect_tables"),
     ),
-    "records": ("records", "tables"),
+    "records": ("records", "tables", "waivers", "waiving"),
     "telling": ("report", "environment", "doctor"),
-    "glue": ("plugin", "cli", "pipe", "suite"),
+    "glue": (
+        *("plugin", "cli", "cli_report", "pipe", "bench_compare", "bench_weights", "suite"),
+        *("identify", "identify_blocks", "identify_decoding", "identify_products", "identify_weights"),
+    ),
 }
 """Every module or package directly in lowbit, in one layer each."""
 
@@ -90,6 +95,7 @@ PROOFS = (
 OWN: dict[str, tuple[str, ...]] = {
     "lowbit.adapters.reference": tuple(f"lowbit.references.{name}" for name in ("bits", "matmul", "weights_bits")),
     "lowbit.adapters.bitsandbytes": ("bitsandbytes",),
+    "lowbit.report.parquet": ("pyarrow",),
     **{f"lowbit.proofs.{name}": ("z3",) for name in PROOFS},
 }
 """What one module may import beside its layer's, inside functions."""
@@ -150,6 +156,7 @@ def imports(source: str, package: str) -> Iterator[tuple[str, bool]]:
     return walk(ast.parse(source), True)
 
 
+@functools.cache
 def module_imports(name: str) -> set[tuple[str, bool]]:
     """The imports of a module: modules of ours by their full name, others by their top-level package; no stdlib."""
     path = FILES[name]
@@ -312,7 +319,8 @@ def named_calls(function: str) -> dict[str, list[str]]:
     """name= of every construction of a class in both packages, with the modules where it stands."""
     found: dict[str, list[str]] = {}
     for module, path in FILES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if function in source else ():
             if not isinstance(node, ast.Call) or ast.unparse(node.func).split(".")[-1] != function:
                 continue
             for keyword in node.keywords:

@@ -122,8 +122,8 @@ def test_every_kind_is_explained() -> None:
         "byte",
         "shape",
         "dtype",
-        *kinds._CODE_KINDS,
-        *kinds._VALUE_KINDS,
+        *kinds.CODE_KINDS,
+        *kinds.VALUE_KINDS,
     }
     assert produced <= set(kinds.KINDS)
     assert kinds.ordered({"value": 1, "new": 2, "error": 3}) == {"error": 3, "value": 1, "new": 2}

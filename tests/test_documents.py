@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import cli, packing, plugin, schemes
+from lowbit import cli, packing, plugin, schemes, waivers
 from lowbit.errors import Unsupported
 from lowbit.implementation import load
 from lowbit.references import bits
@@ -75,12 +75,32 @@ def test_the_options_are_those_of_the_plugin() -> None:
 
 def test_the_verbs_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     table = README.split("## The command")[1].split("##")[0]
-    verbs = re.findall(r"^lowbit ([a-z]+)", table, re.MULTILINE)
-    assert verbs == ["list", "show", "explain", "report", "vectors", "prove", "bench", "doctor"]
+    verbs = list(dict.fromkeys(re.findall(r"^lowbit ([a-z]+)", table, re.MULTILINE)))
+    assert verbs == ["list", "show", "explain", "identify", "report", "vectors", "prove", "bench", "doctor"]
     for verb in verbs:
         with pytest.raises(SystemExit, match="0"):
             cli.main([verb, "--help"])
     capsys.readouterr()
+
+
+def test_the_actions_are_those_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    table = README.split("## The command")[1].split("##")[0]
+    named = [
+        name for words in re.findall(r"^lowbit report ([a-z|]+)", table, re.MULTILINE) for name in words.split("|")
+    ]
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["report", "--help"])
+    assert set(re.findall(r"^    ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)) == set(named)
+
+
+def test_the_waiver_is_one(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    path = tmp_path / "waivers.toml"
+    path.write_text(example, encoding="utf-8")
+    (found,) = waivers.read(path)
+    assert found.covers(
+        "my_kernel", "mxfp4_floor", "shapes", "suite/test_shapes.py::test_shapes[my_kernel-mxfp4_floor]"
+    )
 
 
 def test_the_commands_set_up_what_they_run() -> None:

@@ -6,19 +6,16 @@ Those caught by one module of the suite are judged in one run, each under its ow
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from suite_runs import ROOT, run_pytest
 
 from lowbit.records import read_records
 
-ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "conformance" / "lowbit" / "suite"
 CHECKS = {
     name: path.name
@@ -66,15 +63,14 @@ GROUPS = grouped()
 def test_mutants_are_caught(module: str, tmp_path: Path) -> None:
     """Exit code 1, a mismatch in the named check, the named diagnosis, and a page that says so."""
     mutants = GROUPS[module]
-    command = [sys.executable, "-m", "pytest", f"conformance/lowbit/suite/{module}", "--device", "cpu"]
-    command += [word for mutant in mutants for word in ("--impl", f"{mutant.path}:IMPLEMENTATION")]
-    command += [word for scheme in sorted({m.scheme for m in mutants}) for word in ("--scheme", scheme)]
-    command += ["-k", " or ".join(f"{mutant.name}-{mutant.scheme}" for mutant in mutants)]  # as node ids name them
-    command += ["--level", "quick", "--report-dir", str(tmp_path), "-q", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    (folder,) = tmp_path.iterdir()
+    words = [f"conformance/lowbit/suite/{module}", "--device", "cpu"]
+    words += [word for mutant in mutants for word in ("--impl", f"{mutant.path}:IMPLEMENTATION")]
+    words += [word for scheme in sorted({m.scheme for m in mutants}) for word in ("--scheme", scheme)]
+    words += ["-k", " or ".join(f"{mutant.name}-{mutant.scheme}" for mutant in mutants)]  # as node ids name them
+    words += ["--level", "quick", "--report-dir", str(tmp_path / "runs"), "-q", "-p", "no:cacheprovider"]
+    done = run_pytest(*words, output=tmp_path / "output.txt")
+    assert done.code == 1, done.output
+    (folder,) = (tmp_path / "runs").iterdir()
     records = [record for record in read_records(folder) if record.status == "mismatch"]
     page = (folder / "index.html").read_text()
     missed = {}
@@ -88,7 +84,7 @@ def test_mutants_are_caught(module: str, tmp_path: Path) -> None:
         if not any(mutant.diagnosis in (text or "") for text in said) or mutant.diagnosis not in page:
             missed[mutant.name] = said
         assert all(record.repeat.startswith("pytest ") for record in caught)
-    assert not missed, f"want the named check to fail with the named diagnosis; it said {missed}\n{done.stdout[-3000:]}"
+    assert not missed, f"want the named check to fail with the named diagnosis; it said {missed}\n{done.output[-3000:]}"
 
 
 def test_mutants_have_names_of_their_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,24 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from suite_runs import ROOT, Finished, run_pytest
 
 from lowbit.plugin import names_suite
 from lowbit.records import Record, read_about, read_records
 
-ROOT = Path(__file__).parents[1]
 FILES = {"run.json", "records.jsonl", "summary.csv", "mismatches.csv", "index.html"}
 FAST = ("--scheme", "mxfp4_floor", "--level", "quick", "--device", "cpu")
 ONE_CHECK = ("-k", "test_every_pair_of_codes")
 
 
-def suite(tmp_path: Path, *words: str, cwd: Path = ROOT) -> tuple[subprocess.CompletedProcess[str], list[Path]]:
-    """Runs the suite in a process of its own; the process and the run folders that it left."""
+def suite(tmp_path: Path, *words: str, cwd: Path = ROOT) -> tuple[Finished, list[Path]]:
+    """Runs the suite in a process of its own; what became of it and the run folders that it left."""
     runs = tmp_path / "runs"
     path = str(ROOT / "conformance") if cwd != ROOT else "conformance/"
-    command = [sys.executable, "-m", "pytest", path, "--report-dir", str(runs), "-p", "no:cacheprovider", *words]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment, check=False)
+    options = ("--report-dir", str(runs), "-p", "no:cacheprovider")
+    done = run_pytest(path, *options, *words, output=tmp_path / "output.txt", cwd=cwd)
     return done, sorted(runs.iterdir()) if runs.exists() else []
 
 
@@ -44,8 +43,14 @@ def implementation(tmp_path: Path, body: str) -> str:
 
 
 def test_passing_run_writes_a_report_and_says_what_it_did_not_judge(tmp_path: Path) -> None:
-    done, (folder,) = suite(tmp_path, *FAST, *ONE_CHECK)
+    """From the command line itself."""
+    command = [sys.executable, "-m", "pytest", "conformance/", "--report-dir", str(tmp_path), "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("TRITON_INTERPRET", None)
+    command += [*FAST, *ONE_CHECK]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = tmp_path.iterdir()
     assert "GPU code generation not judged" in done.stdout
     assert {path.name for path in folder.iterdir()} == FILES
     assert "GPU code generation not judged" in (folder / "index.html").read_text()
@@ -56,10 +61,16 @@ def test_passing_run_writes_a_report_and_says_what_it_did_not_judge(tmp_path: Pa
 
 
 def test_two_workers_leave_one_report(tmp_path: Path) -> None:
+    """Workers collect, the controller writes: both the checks left out and the ones deselected reach the end."""
     done, (folder,) = suite(tmp_path, *FAST, "-n", "2", "-k", "test_every_pair_of_codes or test_every_binade")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.output
     assert {path.name for path in folder.iterdir()} == FILES
     assert {record.check for record in records(folder)} == {"packing", "scale"}
+    assert {record.check for record in read_records(folder) if record.status == "not_run"} >= {
+        "scale 2^31",
+        "encode 2^32",
+    }
+    assert "checks were deselected" in done.output
 
 
 def test_a_killed_worker_leaves_what_it_had(tmp_path: Path) -> None:
@@ -75,7 +86,7 @@ IMPLEMENTATION = Implementation(name="dies", version="1", quantize=die)
     target = implementation(tmp_path, body)
     words = ("--scheme", "mxfp4_floor", "--scheme", "mxfp4_ceil", "--level", "quick", "--device", "cpu")
     done, (folder,) = suite(tmp_path, "--impl", target, *words, *ONE_CHECK, "-n", "1")
-    assert done.returncode != 0
+    assert done.code != 0
     assert {path.name for path in folder.iterdir()} == FILES
     assert ("mxfp4_floor", "pass") in {(r.scheme, r.status) for r in records(folder)}
 
@@ -90,7 +101,7 @@ IMPLEMENTATION = Implementation(name="<i>raises</i>", version="1", quantize=fail
 """
     target = implementation(tmp_path, body)
     done, (folder,) = suite(tmp_path, "--impl", target, *FAST, "-k", "test_every_pair_of_codes or test_every_binade")
-    assert done.returncode == 1
+    assert done.code == 1
     assert {r.check: r.status for r in records(folder)} == {"packing": "error", "scale": "pass"}
     page = (folder / "index.html").read_text()
     assert "<b>boom" not in page
@@ -113,8 +124,8 @@ IMPLEMENTATION = Implementation(name="<i>raises</i>", version="1", quantize=fail
 def test_usage_errors(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     """Each ends in pytest's usage error, with the argument named and no report that could be taken for one."""
     done, folders = suite(tmp_path, "--device", "cpu", *words)
-    assert done.returncode == 4, done.stdout + done.stderr
-    assert says in done.stderr + done.stdout
+    assert done.code == 4, done.output
+    assert says in done.output
     assert folders == []
 
 
@@ -124,8 +135,8 @@ def test_require_gpu_without_one(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     done, folders = suite(tmp_path, "--require-gpu")
-    assert done.returncode == 4
-    assert "finds no GPU" in done.stderr + done.stdout
+    assert done.code == 4
+    assert "finds no GPU" in done.output
     assert folders == []
 
 
@@ -136,15 +147,15 @@ def decline(x, scheme, **options):
 IMPLEMENTATION = Implementation(name="declines", version="1", quantize=decline)
 """
     done, (folder,) = suite(tmp_path, "--impl", implementation(tmp_path, body), *FAST)
-    assert done.returncode == 1
-    assert "nothing was compared for declines" in done.stdout
+    assert done.code == 1
+    assert "nothing was compared for declines" in done.output
     assert {record.status for record in records(folder)} == {"unsupported"}
     assert "NOTHING COMPARED" in (folder / "index.html").read_text()
 
 
 def test_a_selection_of_no_test_fails(tmp_path: Path) -> None:
     done, _ = suite(tmp_path, *FAST, "-k", "no_such_test")
-    assert done.returncode != 0
+    assert done.code != 0
 
 
 def test_empty_checkpoints_fail(tmp_path: Path) -> None:
@@ -157,8 +168,8 @@ def test_empty_checkpoints_fail(tmp_path: Path) -> None:
     empty.touch()
     for path in (nothing, integers, empty):
         done, folders = suite(tmp_path, "--device", "cpu", "--weights", str(path))
-        assert done.returncode == 4, done.stdout
-        assert path.name in done.stderr + done.stdout
+        assert done.code == 4, done.output
+        assert path.name in done.output
         assert folders == []
 
 
@@ -175,7 +186,7 @@ def test_checkpoint_has_a_record_a_tensor(tmp_path: Path) -> None:
         path,
     )
     done, (folder,) = suite(tmp_path, "--device", "cpu", "--weights", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.output
     found = records(folder)
     assert len(found) == 5 * 2
     assert {r.status for r in found} == {"pass"}
@@ -193,7 +204,7 @@ def wide(x, scheme, **options):
 IMPLEMENTATION = Implementation(name="wide", version="1", quantize=wide)
 """
     done, (folder,) = suite(tmp_path, "--impl", implementation(tmp_path, body), *FAST, *ONE_CHECK)
-    assert done.returncode == 1
+    assert done.code == 1
     (record,) = records(folder)
     assert record.kinds == {"dtype": 1}
     assert "int32" in record.message
@@ -207,27 +218,32 @@ def late(x, scheme, **options):
     late.calls += 1
     return result._replace(packed=result.packed ^ 1)
 late.calls = 0
-IMPLEMENTATION = Implementation(name="late", version="1", quantize=late)
+IMPLEMENTATION = Implementation(name="{name}", version="1", quantize=late)
 """
 
+ENDINGS = {
+    "declines": ('raise Unsupported("the rest")', "mismatch"),
+    "skips": ('import pytest; pytest.skip("the rest")', "error"),
+    "xfails": ('import pytest; pytest.xfail("the rest")', "error"),
+    "skips_as_unittest": ('import unittest; raise unittest.SkipTest("the rest")', "error"),
+}
 
-@pytest.mark.parametrize(
-    ("then", "status"),
-    [
-        ('raise Unsupported("the rest")', "mismatch"),
-        ('import pytest; pytest.skip("the rest")', "error"),
-        ('import pytest; pytest.xfail("the rest")', "error"),
-        ('import unittest; raise unittest.SkipTest("the rest")', "error"),
-    ],
-)
-def test_a_mismatch_is_not_undone_by_what_comes_after(tmp_path: Path, then: str, status: str) -> None:
-    """An implementation that is wrong once and then declines, or raises what pytest counts as no failure."""
-    target = implementation(tmp_path, WRONG_THEN.format(then=then))
-    done, (folder,) = suite(tmp_path, "--impl", target, *FAST, "-k", "test_every_byte_is_written and plain")
-    assert done.returncode == 1, done.stdout
-    (record,) = records(folder)
-    assert record.status == status
-    assert record.mismatched
+
+def test_a_mismatch_is_not_undone_by_what_comes_after(tmp_path: Path) -> None:
+    """Implementations that are wrong once and then decline, or raise what pytest counts as no failure; in one run."""
+    words = []
+    for name, (then, _) in ENDINGS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        words += ["--impl", implementation(folder, WRONG_THEN.format(then=then, name=name))]
+    done, (folder,) = suite(tmp_path, *words, *FAST, "-k", "test_every_byte_is_written and plain")
+    assert done.code == 1, done.output
+    assert sorted(re.findall(r"^FAILED .*\[(\w+)-mxfp4_floor", done.output, re.MULTILINE)) == sorted(ENDINGS)
+    found = {record.implementation: record for record in records(folder)}
+    assert {name: record.status for name, record in found.items()} == {
+        name: status for name, (_, status) in ENDINGS.items()
+    }
+    assert all(record.mismatched for record in found.values())
 
 
 def test_a_changed_option_is_a_fault(tmp_path: Path) -> None:
@@ -242,21 +258,10 @@ IMPLEMENTATION = Implementation(name="doubles", version="1", quantize=doubles)
 """
     words = ("--scheme", "nvfp4", "--level", "quick", "--device", "cpu", "-k", "test_boundaries")
     done, (folder,) = suite(tmp_path, "--impl", implementation(tmp_path, body), *words)
-    assert done.returncode == 1
+    assert done.code == 1
     (record,) = records(folder)
     assert "changed_input" in record.kinds
     assert "tensor_scale" in record.message
-
-
-def test_what_does_not_run_is_listed_with_workers_too(tmp_path: Path) -> None:
-    """Workers collect, the controller writes: both the checks left out and the ones deselected reach the end."""
-    done, (folder,) = suite(tmp_path, *FAST, *ONE_CHECK, "-n", "2")
-    assert done.returncode == 0, done.stdout
-    assert {record.check for record in read_records(folder) if record.status == "not_run"} >= {
-        "scale 2^31",
-        "encode 2^32",
-    }
-    assert "checks were deselected" in done.stdout
 
 
 def test_other_projects_keep_their_options(tmp_path: Path) -> None:

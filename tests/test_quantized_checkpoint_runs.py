@@ -26,9 +26,9 @@ def test_a_run_judges_the_schemes_that_the_checkpoint_holds(tmp_path: Path) -> N
     config = {"quant_method": "bitsandbytes"}
     path = write(tmp_path / "m", {**four, **eight, NORM: four[f"{LAYER}.weight.absmax"].clone()}, config)
     done, (folder,) = suite(tmp_path, *WORDS[:-1], "--weights", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "quantised, as config.json says: 1 × int8_scb, 1 × nf4_b64 to float16" in done.stdout
-    assert "not quantised, not judged" in done.stdout
+    assert done.code == 0, done.output
+    assert "quantised, as config.json says: 1 × int8_scb, 1 × nf4_b64 to float16" in done.output
+    assert "not quantised, not judged" in done.output
     found = {(r.scheme, r.check, r.status, r.extra["tensor"]): r for r in read_records(folder)}
     assert set(found) == {
         ("nf4_b64", "quantized checkpoint", "pass", f"{LAYER}.weight"),
@@ -40,7 +40,7 @@ def test_a_run_judges_the_schemes_that_the_checkpoint_holds(tmp_path: Path) -> N
     assert layer.extra["found"] == "bitsandbytes NF4, block 64"
     assert "every weight of 1 layers" in layer.assurance
     assert "<b>norm" not in (folder / "index.html").read_text()
-    assert "\x1b" not in done.stdout
+    assert "\x1b" not in done.output
 
 
 def test_a_wrong_kernel_fails_with_the_layers_name(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ IMPLEMENTATION = Implementation(name="low_first", version="1", dequantize_weight
     target = implementation(tmp_path, body)
     path = DATA / "bitsandbytes" / "nf4_nested" / "model.safetensors"
     done, (folder,) = suite(tmp_path, "--device", "cpu", "--impl", target, "--no-html", "--weights", str(path))
-    assert done.returncode == 1
+    assert done.code == 1
     found = {record.extra["tensor"]: record for record in records(folder)}
     wrong = found.pop("encoder.layer.0.attention.self.query.weight")
     assert (wrong.status, wrong.compared) == ("mismatch", 24 * 96)
     assert "nibble" in (wrong.diagnosis or "")
-    assert "encoder.layer.0.attention.self.query.weight" in done.stdout
+    assert "encoder.layer.0.attention.self.query.weight" in done.output
     assert {(record.status, record.diagnosis) for record in found.values()} == {("pass", "")}
 
 
@@ -72,7 +72,7 @@ def test_scheme_says_otherwise(tmp_path: Path) -> None:
     done, (folder,) = suite(
         tmp_path, *WORDS, "--weights", str(path), "--scheme", "mxfp4_floor", "--scheme", "awq_g32+through_scale_dtype"
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.output
     assert {(r.scheme, r.check, r.extra["tensor"]) for r in read_records(folder)} == {
         ("mxfp4_floor", "checkpoint", "embedding.weight"),
         ("awq_g32+through_scale_dtype", "quantized checkpoint", LAYER),

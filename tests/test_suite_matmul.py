@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from suite_runs import run_pytest
 
 from lowbit import schemes
 from lowbit.adapters import reference
@@ -22,7 +20,6 @@ from lowbit.suite.judge import Settings
 from lowbit.suite.matmul_judge import MatmulJudge, rows_of
 from lowbit.summable import exactly_summable, is_exactly_summable
 
-ROOT = Path(__file__).resolve().parents[1]
 NVFP4, MXFP4 = schemes.get("nvfp4"), schemes.get("mxfp4_floor")
 
 
@@ -34,21 +31,12 @@ def judge_of(matmul=reference.matmul, scheme=NVFP4, **options) -> MatmulJudge:
 
 def test_what_a_right_implementation_gets(tmp_path: Path) -> None:
     """Every check passes, the hardware's is reported as not run and says why, the bound's says how near it was."""
-    command = [sys.executable, "-m", "pytest", "conformance/lowbit/suite/test_matmul.py", "--impl"]
-    command += [
-        "lowbit.adapters.reference:IMPLEMENTATION",
-        "--device",
-        "cpu",
-        "--level",
-        "quick",
-        "--scheme",
-        "*mxfp4*",
-    ]
-    command += ["--scheme", "*nvfp4*", "--report-dir", str(tmp_path), "--no-html", "-q", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (folder,) = tmp_path.iterdir()
+    words = ["conformance/lowbit/suite/test_matmul.py", "--impl", "lowbit.adapters.reference:IMPLEMENTATION"]
+    words += ["--device", "cpu", "--level", "quick", "--scheme", "*mxfp4*", "--scheme", "*nvfp4*"]
+    words += ["--report-dir", str(tmp_path / "runs"), "--no-html", "-q", "-p", "no:cacheprovider"]
+    done = run_pytest(*words, output=tmp_path / "output.txt")
+    assert done.code == 0, done.output
+    (folder,) = (tmp_path / "runs").iterdir()
     records = read_records(folder)
     passed = {(r.check, r.scheme) for r in records if r.status == "pass"}
     names = ("matmul exact", "matmul padding", "matmul bounded")
@@ -58,7 +46,7 @@ def test_what_a_right_implementation_gets(tmp_path: Path) -> None:
     (left_out,) = (r for r in records if r.status == "not_run")
     assert left_out.check == "matmul blackwell"
     assert "NOT judged, this run has no GPU" in left_out.message
-    assert "NOT judged" in done.stdout
+    assert "NOT judged" in done.output
 
 
 @pytest.mark.parametrize("scheme", [NVFP4, MXFP4], ids=lambda s: s.name)

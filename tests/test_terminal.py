@@ -66,10 +66,11 @@ def test_lines_in_the_terminal() -> None:
     assert "  [2,16] x=0x3e800000 (0.25) scale 0x7f: got 0x1 (0.5) want 0x0 (0) · tie → even" in lines
     assert f"  {failing.mismatched} of {failing.compared} differ: tie {failing.mismatched}" in lines
     assert f"  diagnosis: all {failing.mismatched} mismatches vanish with ties away from zero" in lines
-    assert lines[-1] == f"  repeat: {failing.repeat}"
+    assert lines[-2] == f"  repeat: {failing.repeat}"
+    assert lines[-1] == f"  report: index.html#{text.anchor('mine', 'mxfp4_floor', 'encode')}"
     cut = terminal.record_lines(failing, limit=2)
     assert f"2 of {failing.mismatched} shown" in "\n".join(cut)
-    assert len(cut) == 6
+    assert len(cut) == 7
 
 
 def test_lines_of_scales_and_of_values() -> None:

@@ -18,7 +18,7 @@ from lowbit.formats import BFLOAT16, BINARY16, BINARY32, BINARY64, FloatFormat
 CHUNK = 1 << 22
 """Elements compared together."""
 
-PIECE = 1 << 20
+PIECE = 1 << 19
 """Differing elements classed together: bounds the memory of a comparison however many elements differ."""
 
 FLOATS: dict[str, FloatFormat] = {

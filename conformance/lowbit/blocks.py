@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from lowbit import arrays, kinds
-from lowbit.comparison import Comparison, Sample, Sampler, coded, counted, failure, read_input, read_int, unravel
+from lowbit import arrays, digest, kinds
+from lowbit.comparison import LISTED, Comparison, failure
 from lowbit.errors import ArgumentError
 from lowbit.formats import BINARY32
+from lowbit.pictures import Canvas
+from lowbit.rows import Found, Rows, Search, inputs, integers
 from lowbit.schemes import Encoded, Scheme
 
 
@@ -32,41 +36,76 @@ def compare_tensor_scale(actual: Any, expected: Any) -> Comparison:
         return failure("dtype", tensor=tensor, message=f"dtype of {tensor}: got {got}, want {want}")
     if a == e or (BINARY32.is_nan(a) and BINARY32.is_nan(e)):
         return Comparison(tensor, 1)
-    sample = Sample(tensor=tensor, coordinates=(), index=0, kind="tensor_scale", **coded(BINARY32, a, e))
-    return Comparison(tensor, 1, 1, {"tensor_scale": 1}, (sample,))
+    rows = Rows(
+        tensor=tensor,
+        shape=(),
+        index=np.zeros(1, dtype=np.int64),
+        actual=np.array([a]),
+        expected=np.array([e]),
+        kind=["tensor_scale"],
+        rule=[""],
+        format=BINARY32,
+    )
+    return Comparison(
+        tensor,
+        1,
+        1,
+        {"tensor_scale": 1},
+        tuple(rows.samples()),
+        digests={"tensor_scale": digest.of_text(a, e)},
+        rows=partial(iter, [rows]) if LISTED.get() else None,
+    )
 
 
 def compare_block_scales(x: Any, actual: Encoded, expected: Encoded, scheme: Scheme, max_samples: int) -> Comparison:
     """Compares scale codes of one shape and a byte each; a sample shows its block's largest element."""
     columns, _ = _widths(x, expected, scheme)
     shape = tuple(expected.scales.shape)
-    a_flat, e_flat = arrays.as_bytes(actual.scales), arrays.as_bytes(expected.scales)
-    sampler = Sampler(max_samples)
-    for places in arrays.differing(a_flat, e_flat):
-        sampler.add(places, {"scale": places >= 0})
-    samples = []
-    x_flat = x.reshape(-1)
-    for kind, i in sampler.chosen():
-        row, block = divmod(i, shape[-1])
+    groups = max(shape[-1], 1)
+    a_flat, e_flat, x_flat = arrays.as_bytes(actual.scales), arrays.as_bytes(expected.scales), x.reshape(-1)
+
+    def find() -> Iterator[Found]:
+        for places in arrays.differing(a_flat, e_flat):
+            a, e = arrays.take(a_flat, places), arrays.take(e_flat, places)
+            yield Found(places, places * 0, a, e, places // groups, places % groups)
+
+    def fetch(places: np.ndarray, kind: list[str]) -> Rows:
+        row, block = places // groups, places % groups
         first = row * columns + block * scheme.block
-        end = min(first + scheme.block, (row + 1) * columns)
-        lane = int(np.argmax(np.abs(arrays.host(arrays.widen(x_flat[first:end])))))  # the first NaN, if there is one
-        a, e = read_int(a_flat, i), read_int(e_flat, i)
-        samples.append(
-            Sample(
-                tensor="scales",
-                coordinates=unravel(i, shape),
-                index=i,
-                block=block,
-                lane=lane,
-                scale_actual=a,
-                scale_expected=e,
-                kind=kind,
-                **read_input(x_flat, first + lane),
-                **coded(scheme.scale, a, e),
-            )
+        lane = _largest(x_flat, first, np.minimum(scheme.block, columns - block * scheme.block), scheme.block)
+        a, e = integers(a_flat, places), integers(e_flat, places)
+        return Rows(
+            tensor="scales",
+            shape=shape,
+            index=places,
+            actual=a,
+            expected=e,
+            kind=kind,
+            rule=[""] * len(kind),
+            format=scheme.scale,
+            block=block,
+            lane=lane,
+            scale_actual=a,
+            scale_expected=e,
+            **inputs(x_flat, first + lane),
         )
-    return counted("scales", a_flat.shape[0], sampler, samples)
+
+    return Search(
+        tensor="scales",
+        compared=a_flat.shape[0],
+        order=("scale",),
+        canvas=Canvas("block", math.prod(shape[:-1]), groups, scheme.scale, "scale"),
+        find=find,
+        fetch=fetch,
+    ).collect(max_samples)
+
+
+def _largest(x: Any, first: np.ndarray, lengths: np.ndarray, block: int) -> np.ndarray:
+    """(N,) int64. The lane of each block's first NaN, else of its first element of largest magnitude."""
+    lanes = np.arange(block)
+    inside = lanes < lengths[:, None]
+    values = arrays.take_wide(x, np.where(inside, first[:, None] + lanes, first[:, None]))
+    return np.argmax(np.where(inside, np.abs(values), -1), axis=1)
 
 
 def compare_block_codes(
@@ -84,41 +123,52 @@ def compare_block_codes(
     x_flat, expected_scales = x.reshape(-1), arrays.as_bytes(expected.scales)
     actual_scales = None if actual.scales is None else arrays.as_bytes(actual.scales)
     factor = None if expected.tensor_scale is None else float(np.asarray(_scalar(expected.tensor_scale)))
-    sampler = Sampler(max_samples)
-    for places in arrays.differing(a_flat, e_flat):
+    per_row = max(width // scheme.block, 1)
+
+    def find() -> Iterator[Found]:
+        for places in arrays.differing(a_flat, e_flat):
+            row, column = places // width, places % width
+            block, inside = column // scheme.block, column < columns
+            at = row * columns + arrays.namespace(column).clip(column, None, max(columns - 1, 0))
+            scale = arrays.take(expected_scales, row * per_row + block)
+            scaled = inside
+            if not every_scale_differs and actual_scales is not None:
+                scaled = scale != arrays.take(actual_scales, row * per_row + block)
+            wide = arrays.take_wide(x_flat, at)
+            y, s = kinds.operands(wide, scale, scheme, factor)
+            a, e = arrays.take(a_flat, places), arrays.take(e_flat, places)
+            found = kinds.code_kinds(a, e, y, s, scheme.element, scaled=scaled, padding=~inside)
+            yield Found(places, found, a, e, row, block, wide, inside)
+
+    def fetch(places: np.ndarray, kind: list[str]) -> Rows:
         row, column = places // width, places % width
-        padding = column >= columns
-        at = row * columns + arrays.namespace(column).clip(column, None, max(columns - 1, 0))
-        block = row * (width // scheme.block) + column // scheme.block
-        scale = arrays.take(expected_scales, block)
-        scaled = ~padding
-        if not every_scale_differs and actual_scales is not None:
-            scaled = scale != arrays.take(actual_scales, block)
-        y, s = kinds.operands(arrays.take_wide(x_flat, at), scale, scheme, factor)
-        a, e = arrays.take(a_flat, places), arrays.take(e_flat, places)
-        sampler.add(places, kinds.code_kinds(a, e, y, s, scheme.element, scaled=scaled, padding=padding))
-    samples = []
-    for kind, i in sampler.chosen():
-        place = unravel(i, shape)
-        row, column = divmod(i, width)
-        block, lane = divmod(column, scheme.block)
-        at = row * (width // scheme.block) + block
-        samples.append(
-            Sample(
-                tensor="codes",
-                coordinates=place,
-                index=i,
-                block=block,
-                lane=lane,
-                scale_actual=None if actual_scales is None else read_int(actual_scales, at),
-                scale_expected=read_int(expected_scales, at),
-                kind=kind,
-                rule=scheme.rounding.value if kind == "tie" else "",
-                **(read_input(x_flat, row * columns + column) if column < columns else {}),
-                **coded(scheme.element, read_int(a_flat, i), read_int(e_flat, i)),
-            )
+        block, inside = column // scheme.block, column < columns
+        at = row * per_row + block
+        return Rows(
+            tensor="codes",
+            shape=shape,
+            index=places,
+            actual=integers(a_flat, places),
+            expected=integers(e_flat, places),
+            kind=kind,
+            rule=[scheme.rounding.value if name == "tie" else "" for name in kind],
+            format=scheme.element,
+            block=block,
+            lane=column % scheme.block,
+            scale_actual=None if actual_scales is None else integers(actual_scales, at),
+            scale_expected=integers(expected_scales, at),
+            inside=inside,
+            **inputs(x_flat, row * columns + np.minimum(column, max(columns - 1, 0))),
         )
-    return counted("codes", a_flat.shape[0], sampler, samples)
+
+    return Search(
+        tensor="codes",
+        compared=a_flat.shape[0],
+        order=kinds.CODE_KINDS,
+        canvas=Canvas("block", math.prod(shape[:-1]), per_row, scheme.element),
+        find=find,
+        fetch=fetch,
+    ).collect(max_samples)
 
 
 def _widths(x: Any, expected: Encoded, scheme: Scheme) -> tuple[int, int]:

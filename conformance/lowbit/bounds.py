@@ -35,7 +35,7 @@ in bfloat16), and factors r that are not finite, which are refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -43,11 +43,13 @@ from typing import Any
 import numpy as np
 
 from lowbit import arrays
-from lowbit.comparison import Comparison, Sample, Sampler, coded, counted, failure, read_int, unravel
+from lowbit.comparison import Comparison, failure
 from lowbit.errors import ArgumentError
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
+from lowbit.pictures import Canvas
 from lowbit.references.exact_elements import round_to
 from lowbit.references.matmul import Sums
+from lowbit.rows import Found, Rows, Search, integers
 
 __all__ = ["Bound", "Worst", "accumulation_bound", "compare_within_bound", "gamma", "worst"]
 
@@ -62,6 +64,9 @@ DOUBLE = 2.0**-53
 
 LEAST = float(BINARY32.min_positive)
 """2^-149."""
+
+_KINDS = ("nan", "saturation", "sign", "value")
+"""What an output can be wrong in, in the order of `compare_within_bound`."""
 
 SLACK = 1 + 2.0**-40
 """More than what some dozen operations of float64 can take off a bound."""
@@ -168,24 +173,43 @@ def compare_within_bound(actual: Any, bound: Bound, *, tensor: str = "out", max_
     if arrays.FLOATS.get(name) is not fmt and name not in (f"uint{fmt.bits}", f"int{fmt.bits}"):
         return failure("dtype", tensor=tensor, message=f"dtype of {tensor}: got {name}, want that of {fmt.name}")
     actual, flat = actual.reshape(-1), _flat(bound)
-    sampler = Sampler(max_samples)
-    for start in range(0, actual.shape[0], arrays.CHUNK):
-        part = slice(start, start + arrays.CHUNK)
-        got = _doubles(actual[part], fmt)
-        found = _kinds(got, _part(flat, part, got))
-        wrong = found["nan"] | found["saturation"] | found["sign"] | found["value"]
-        if bool(wrong.any()):
-            places = arrays.flatnonzero(wrong)
-            sampler.add(places + start, {kind: mask[places] for kind, mask in found.items()})
-    patterns = arrays.bits(actual)
-    mask = (1 << fmt.bits) - 1
-    samples = []
-    for kind, i in sampler.chosen():
-        got, right = float(_doubles(actual[i : i + 1], fmt)[0]), float(flat.reference[i])
-        rule = f"error {abs(got - right):.6g}, bound {float(flat.bound[i]):.6g}" if kind in ("sign", "value") else ""
-        bits = coded(fmt, read_int(patterns, i) & mask, _pattern(right, fmt))
-        samples.append(Sample(tensor=tensor, coordinates=unravel(i, shape), index=i, kind=kind, rule=rule, **bits))
-    return counted(tensor, actual.shape[0], sampler, samples)
+    patterns, columns = arrays.bits(actual), shape[-1] if shape else 1
+
+    def find() -> Iterator[Found]:
+        for start in range(0, actual.shape[0], arrays.CHUNK):
+            part = slice(start, start + arrays.CHUNK)
+            got = _doubles(actual[part], fmt)
+            kind = _kinds(got, _part(flat, part, got))
+            if not bool((kind >= 0).any()):
+                continue
+            every = arrays.flatnonzero(kind >= 0)
+            for first in range(0, every.shape[0], arrays.PIECE):
+                places = every[first : first + arrays.PIECE]
+                at = places + start
+                a = arrays.take(patterns, at)
+                # What is right is no number but a range, computed in float64: only what was found goes into the digest.
+                yield Found(at, kind[places], a, a, at // columns, at % columns)
+
+    def fetch(places: np.ndarray, kind: list[str]) -> Rows:
+        got = arrays.host(_doubles(actual[arrays.place(places, actual)], fmt))
+        right, most = (arrays.take(side, places) for side in (flat.reference, flat.bound))
+        with np.errstate(invalid="ignore"):
+            errors = zip(kind, np.abs(got - right).tolist(), most.tolist(), strict=True)
+        return Rows(
+            tensor=tensor,
+            shape=shape,
+            index=places,
+            actual=integers(patterns, places, fmt.bits),
+            expected=np.array([_pattern(value, fmt) for value in right.tolist()], dtype=np.int64),
+            kind=kind,
+            rule=[f"error {e:.6g}, bound {b:.6g}" if name in ("sign", "value") else "" for name, e, b in errors],
+            format=fmt,
+        )
+
+    # No format on the canvas: distances to what rounds from the exact result would say nothing.
+    canvas = Canvas("element", math.prod(shape[:-1]), columns)
+    search = Search(tensor=tensor, compared=actual.shape[0], order=_KINDS, canvas=canvas, find=find, fetch=fetch)
+    return search.collect(max_samples)
 
 
 def worst(actual: Any, bound: Bound) -> Worst:
@@ -211,8 +235,8 @@ def worst(actual: Any, bound: Bound) -> Worst:
     return found
 
 
-def _kinds(got: Any, right: Bound) -> dict[str, Any]:
-    """kind → mask of the places that are wrong, every one in exactly one."""
+def _kinds(got: Any, right: Bound) -> Any:
+    """Place in `_KINDS` of every element, -1 where it is right."""
     xp = arrays.namespace(got)
     limit = _overflow(right.format)
     low, high = right.reference - right.before, right.reference + right.before
@@ -226,7 +250,10 @@ def _kinds(got: Any, right: Bound) -> dict[str, Any]:
     with np.errstate(invalid="ignore"):
         beyond = number & ~infinite & ~saturation & ~(abs(got - right.reference) <= right.bound)
         sign = beyond & (got * xp.sign(right.reference) < 0)
-    return {"nan": nan, "saturation": saturation, "sign": sign, "value": beyond & ~sign}
+    found = xp.where(beyond, 3, -1)
+    for rank, mask in ((2, sign), (1, saturation), (0, nan)):
+        found = xp.where(mask, rank, found)
+    return found
 
 
 def _overflow(fmt: FloatFormat) -> float:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lowbit import __version__
+from lowbit import __version__, cli_report
 from lowbit.errors import ArgumentError, LowbitError
 
 INTERRUPTED_PIPE = 141
@@ -25,8 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
     Returns:
-      0 · 1: `doctor`, `vectors` or `prove` found a fault or a difference · 2: a wrong argument, or a file,
-      stream or package that this needs and that cannot be had, with a message on stderr.
+      0 · 1: `doctor`, `vectors` or `prove` found a fault or a difference, `identify` nothing that is followed exactly
+      · 2: a wrong argument, or a file, stream or package that this needs and that cannot be had, with a message on
+      stderr.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -130,6 +131,22 @@ def _explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _identify(arguments: argparse.Namespace) -> int:
+    from lowbit import identify, identity, implementation
+
+    device = identify.choose_device(arguments.device)  # before anything imports triton
+    found = []
+    for one in identify.identities(implementation.load(arguments.impl), arguments.scheme or (), device=device):
+        found.append(one)
+        if not arguments.json:
+            print("\n".join(one.lines()), flush=True)
+    if arguments.json:
+        print(json.dumps({"identities": [one.as_dict() for one in found], "table": identity.table(found)}, indent=2))
+    elif not found:
+        print(f"{arguments.impl} provides nothing for {', '.join(arguments.scheme or ['any scheme'])}")
+    return identify.exit_code(found)
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from lowbit import doctor, implementation
 
@@ -168,24 +185,6 @@ def _prove(arguments: argparse.Namespace) -> int:
         print(found[-1].line(), flush=True)
     print(proofs.total(found))
     return 0 if all(proof.as_expected for proof in found) else 1
-
-
-def _report_build(arguments: argparse.Namespace) -> int:
-    from lowbit import report
-
-    print(report.build(arguments.run_dir))
-    return 0
-
-
-def _report_open(arguments: argparse.Namespace) -> int:
-    import webbrowser
-    from pathlib import Path
-
-    from lowbit import report
-
-    page = Path(report.build(arguments.run_dir)).resolve()
-    print(page)
-    return 0 if webbrowser.open(page.as_uri()) else 1
 
 
 def _vectors_make(arguments: argparse.Namespace) -> int:
@@ -275,6 +274,16 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--seed", type=int, default=0, help="of a stochastic scheme's random bits (default 0)")
     verb.set_defaults(run=_explain)
 
+    verb = verbs.add_parser(
+        "identify",
+        help="which scheme or dialect an implementation follows, and the input that says so; 1: none exactly",
+    )
+    verb.add_argument("impl", metavar="NAME|MODULE:ATTR|FILE.py:ATTR")
+    verb.add_argument("--scheme", action="append", metavar="GLOB", help="schemes to ask for (default: all)")
+    verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    verb.add_argument("--json", action="store_true", help="a JSON object: identities, and a table of what was seen")
+    verb.set_defaults(run=_identify)
+
     verb = verbs.add_parser("doctor", help="what is installed and working here; exit code 1 if something is not")
     verb.set_defaults(run=_doctor)
 
@@ -298,14 +307,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.set_defaults(run=_bench)
 
     verb = verbs.add_parser("report", help="the report of a run")
-    actions = verb.add_subparsers(required=True, metavar="ACTION")
-    for name, function, text in (
-        ("build", _report_build, "write index.html and the CSV files again from the records"),
-        ("open", _report_open, "the same, and show it in a browser"),
-    ):
-        action = actions.add_parser(name, help=text)
-        action.add_argument("run_dir", metavar="RUN_DIR")
-        action.set_defaults(run=function)
+    cli_report.add_actions(verb)
     _add_vectors(verbs.add_parser("vectors", help="golden vectors: make, check, and judge programs by them"))
     return parser
 

@@ -10,24 +10,19 @@ Arrays are NumPy's or torch's; `expected` may be of the other kind and is brough
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from lowbit import arrays, kinds
 from lowbit.blocks import compare_block_codes, compare_block_scales, compare_tensor_scale
-from lowbit.comparison import (
-    Comparison,
-    Sample,
-    Sampler,
-    coded,
-    counted,
-    failure,
-    merge,
-    read_input,
-    read_int,
-    unravel,
-)
+from lowbit.comparison import Comparison, Sample, failure, merge
 from lowbit.errors import ArgumentError
 from lowbit.formats import FloatFormat
+from lowbit.pictures import Canvas
+from lowbit.rows import Found, Rows, Search, inputs, integers
 from lowbit.rules import Rounding, TensorScaleRule
 from lowbit.schemes import Encoded, Scheme
 
@@ -74,24 +69,31 @@ def compare_codes(
     if tuple(x.shape) != tuple(expected.shape):
         raise ArgumentError(f"x: got {arrays.describe(x)}, want the shape of expected, {tuple(expected.shape)}")
     x, actual, expected = x.reshape(-1), arrays.as_bytes(actual), arrays.as_bytes(expected)
-    sampler = Sampler(max_samples)
-    for places in arrays.differing(actual, expected):
-        a, e = arrays.take(actual, places), arrays.take(expected, places)
-        y = kinds.double(arrays.take_wide(x, places))
-        sampler.add(places, kinds.code_kinds(a, e, y, arrays.ones(y), element))
-    samples = [
-        Sample(
+    length = actual.shape[0]
+
+    def find() -> Iterator[Found]:
+        for places in arrays.differing(actual, expected):
+            a, e, wide = arrays.take(actual, places), arrays.take(expected, places), arrays.take_wide(x, places)
+            y = kinds.double(wide)
+            found = kinds.code_kinds(a, e, y, arrays.ones(y), element)
+            yield Found(places, found, a, e, places * 0, places + start, wide)
+
+    def fetch(places: np.ndarray, kind: list[str]) -> Rows:
+        return Rows(
             tensor=tensor,
-            coordinates=(start + i,),
-            index=start + i,
+            shape=(start + length,),
+            index=places + start,
+            actual=integers(actual, places),
+            expected=integers(expected, places),
             kind=kind,
-            rule=rounding.value if rounding and kind == "tie" else "",
-            **read_input(x, i),
-            **coded(element, read_int(actual, i), read_int(expected, i)),
+            rule=[rounding.value if rounding and name == "tie" else "" for name in kind],
+            format=element,
+            **inputs(x, places),
         )
-        for kind, i in sampler.chosen()
-    ]
-    return counted(tensor, actual.shape[0], sampler, samples)
+
+    canvas = Canvas("element", 1, start + length, element)
+    search = Search(tensor=tensor, compared=length, order=kinds.CODE_KINDS, canvas=canvas, find=find, fetch=fetch)
+    return search.collect(max_samples)
 
 
 def compare_encoded(x: Any, actual: Encoded, expected: Encoded, scheme: Scheme, *, max_samples: int = 20) -> Comparison:
@@ -165,23 +167,35 @@ def compare_values(
         return _wrong("dtype", tensor, *names)
     shape = tuple(actual.shape)
     actual, expected = arrays.bits(actual.reshape(-1)), arrays.bits(expected.reshape(-1))
-    sampler = Sampler(max_samples)
-    for places in arrays.differing(actual, expected, kinds.values_differ(fmt)):
-        a = arrays.take(actual, places)
-        sampler.add(places, kinds.value_kinds(a, arrays.place(arrays.take(expected, places), a), fmt))
-    mask = (1 << fmt.bits) - 1
-    samples = [
-        Sample(
+    columns = shape[-1] if shape else 1
+
+    def find() -> Iterator[Found]:
+        for places in arrays.differing(actual, expected, kinds.values_differ(fmt)):
+            a, e = arrays.take(actual, places), arrays.take(expected, places)
+            yield Found(places, kinds.value_kinds(a, e, fmt), a, e, places // columns, places % columns)
+
+    def fetch(places: np.ndarray, kind: list[str]) -> Rows:
+        bits = integers(actual, places, fmt.bits), integers(expected, places, fmt.bits)
+        rows = Rows(
             tensor=tensor,
-            coordinates=unravel(i, shape),
-            index=i,
+            shape=shape,
+            index=places,
+            actual=bits[0],
+            expected=bits[1],
             kind=kind,
-            **coded(fmt, read_int(actual, i) & mask, read_int(expected, i) & mask),
-            **_decoded_from(unravel(i, shape), codes, scales, scheme),
+            rule=[""] * len(kind),
+            format=fmt,
         )
-        for kind, i in sampler.chosen()
-    ]
-    return counted(tensor, actual.shape[0], sampler, samples)
+        return rows if codes is None or scheme is None else replace(rows, **_decoded_from(rows, codes, scales, scheme))
+
+    return Search(
+        tensor=tensor,
+        compared=actual.shape[0],
+        order=kinds.VALUE_KINDS,
+        canvas=Canvas("element", math.prod(shape[:-1]), columns, fmt),
+        find=find,
+        fetch=fetch,
+    ).collect(max_samples)
 
 
 def compare_bytes(
@@ -219,25 +233,31 @@ def compare_bytes(
     flags = None if padding is None else padding.reshape(-1)
     if flags is not None and flags.shape[0] != actual.shape[0]:
         raise ArgumentError(f"padding: got {tuple(padding.shape)}, want one flag a byte of {arrays.describe(actual)}")
-    sampler = Sampler(max_samples)
-    for places in arrays.differing(actual, expected):
-        if flags is None:
-            sampler.add(places, {kind: places >= 0})
-        else:
-            inside = arrays.place(arrays.take(flags, places), places)
-            sampler.add(places, {"padding": inside, kind: ~inside})
-    samples = [
-        Sample(
+    order = (kind,) if flags is None else tuple(dict.fromkeys(("padding", kind)))
+    columns = (shape[-1] if shape else 1) * width
+
+    def find() -> Iterator[Found]:
+        for places in arrays.differing(actual, expected):
+            a, e = arrays.take(actual, places), arrays.take(expected, places)
+            found = places * 0
+            if len(order) > 1:
+                found = arrays.namespace(places).where(arrays.take(flags, places), 0, found + 1)
+            yield Found(places, found, a, e, places // columns, places % columns)
+
+    def fetch(places: np.ndarray, found: list[str]) -> Rows:
+        return Rows(
             tensor=tensor,
-            coordinates=unravel(i // max(width, 1), shape) + ((i % width,) if width > 1 else ()),
-            index=i,
-            actual=read_int(actual, i),
-            expected=read_int(expected, i),
+            shape=shape + ((width,) if width > 1 else ()),
+            index=places,
+            actual=integers(actual, places),
+            expected=integers(expected, places),
             kind=found,
+            rule=[""] * len(found),
         )
-        for found, i in sampler.chosen()
-    ]
-    return counted(tensor, actual.shape[0], sampler, samples)
+
+    canvas = Canvas("byte", math.prod(shape[:-1]), columns)
+    search = Search(tensor=tensor, compared=actual.shape[0], order=order, canvas=canvas, find=find, fetch=fetch)
+    return search.collect(max_samples)
 
 
 def wrong_codes(actual: Any, expected: Any, tensor: str) -> Comparison | None:
@@ -255,15 +275,20 @@ def _wrong(kind: str, tensor: str, actual: Any, expected: Any) -> Comparison:
     return failure(kind, tensor=tensor, message=f"{kind} of {tensor}: got {actual}, want {expected}")
 
 
-def _decoded_from(place: tuple[int, ...], codes: Any, scales: Any, scheme: Scheme | None) -> dict[str, Any]:
-    """The code and the scale code that a decoded value came from, as fields of a sample."""
-    if codes is None or scheme is None:
-        return {}
-    block, lane = divmod(place[-1], scheme.block)
-    code = int(codes[place].item())
-    fields = {"block": block, "lane": lane, "x_bits": code, "input": scheme.element.name}
-    fields["x"] = float(scheme.element.value(code & ((1 << scheme.element.bits) - 1)))
+def _decoded_from(rows: Rows, codes: Any, scales: Any, scheme: Scheme) -> dict[str, Any]:
+    """The codes and the scale codes that decoded values came from, as columns of rows."""
+    *before, column = rows.coordinates()
+    block, lane = column // scheme.block, column % scheme.block
+    code = _at(codes, (*before, column))
+    value = kinds.value_table(scheme.element)[code & ((1 << scheme.element.bits) - 1)]
+    found = {"block": block, "lane": lane, "x_bits": code, "x": value, "input": scheme.element}
     if scales is not None:
-        scale = int(scales[(*place[:-1], block)].item())
-        fields |= {"scale_actual": scale, "scale_expected": scale}
-    return fields
+        scale = _at(scales, (*before, block))
+        found |= {"scale_actual": scale, "scale_expected": scale}
+    return found
+
+
+def _at(array: Any, coordinates: tuple[np.ndarray, ...]) -> np.ndarray:
+    """(N,) int64. Elements of an array of any strides."""
+    found = array[tuple(arrays.place(axis, array) for axis in coordinates)]
+    return np.asarray(arrays.host(found), dtype=np.int64)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
-from lowbit import arrays, kinds
+from lowbit import arrays, digest, kinds, pictures
 from lowbit.errors import ArgumentError
 from lowbit.formats import BINARY32, FloatFormat
+from lowbit.pictures import Pictures
+
+LISTED: ContextVar[bool] = ContextVar("LISTED", default=False)
+"""Whether comparisons keep what they compared, so that every mismatch can be listed (`Comparison.rows`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +72,9 @@ class Comparison:
       kinds: kind → count, gravest first; the counts add up to `mismatched`.
       samples: some of the mismatches, spread over the kinds and through the tensor.
       message: what was wrong with shape or dtype.
+      digests: kind → number that stands for exactly these mismatches, see `digest`.
+      pictures: counts of where and how it differs, or None. rows: lists every mismatch that has a place, as
+        `rows.Rows`, a bounded number together; only while `LISTED`, because it holds the tensors.
     """
 
     tensor: str
@@ -73,6 +83,9 @@ class Comparison:
     kinds: dict[str, int] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     message: str = ""
+    digests: dict[str, int] = field(default_factory=dict)
+    pictures: Pictures | None = field(default=None, repr=False)
+    rows: Callable[[], Iterator[Any]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -84,7 +97,8 @@ def failure(kind: str, *, tensor: str, message: str) -> Comparison:
     """One mismatch that is no difference of bits: a wrong shape or dtype, or a call that raised."""
     if kind not in kinds.KINDS:
         raise ArgumentError(f"kind: got {kind!r}, want one of {', '.join(kinds.KINDS)}")
-    return Comparison(tensor=tensor, compared=0, mismatched=1, kinds={kind: 1}, message=message)
+    digests = {kind: digest.of_text(message)}
+    return Comparison(tensor=tensor, compared=0, mismatched=1, kinds={kind: 1}, message=message, digests=digests)
 
 
 def merge(comparisons: Iterable[Comparison], *, max_samples: int = 20) -> Comparison:
@@ -94,7 +108,11 @@ def merge(comparisons: Iterable[Comparison], *, max_samples: int = 20) -> Compar
     compared = mismatched = 0
     counts: dict[str, int] = {}
     samples: list[Sample] = []
+    parts, drawn, listed = [], [], []
     for comparison in comparisons:
+        drawn.append(comparison.pictures)
+        listed += [comparison.rows] if comparison.rows else []
+        parts.append((comparison.tensor, comparison.kinds, comparison.digests))
         tensors.setdefault(comparison.tensor)
         if comparison.message:
             messages.setdefault(comparison.message)
@@ -110,7 +128,14 @@ def merge(comparisons: Iterable[Comparison], *, max_samples: int = 20) -> Compar
         kinds=kinds.ordered(counts),
         samples=tuple(thin(samples, max_samples)),
         message="; ".join(messages),
+        digests=digest.merged(parts),
+        pictures=pictures.merged(drawn),
+        rows=partial(_all_rows, listed) if listed else None,
     )
+
+
+def _all_rows(parts: Iterable[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
+    return chain.from_iterable(part() for part in parts)
 
 
 class Sampler:
@@ -118,32 +143,44 @@ class Sampler:
 
     Args:
       limit: samples wanted in all.
+      order: the kinds there are, as `add` numbers them.
     """
 
-    def __init__(self, limit: int):
-        self.limit = max(limit, 0)
+    def __init__(self, limit: int, order: tuple[str, ...]):
+        self.limit, self.order = max(limit, 0), order
         self.counts: dict[str, int] = {}
+        self.digests: dict[str, int] = {}
         self._kept: dict[str, list[int]] = {}
 
-    def add(self, places: Any, found: Mapping[str, Any]) -> None:
-        """Takes mismatching places.
+    def add(self, places: Any, kind: Any, actual: Any, expected: Any) -> None:
+        """Takes mismatching places. Only the counts, the digests and the places that are kept leave the device.
 
         Args:
           places: (N,) int64, ascending, after all places given before.
-          found: kind → (N,) bool; every place is true in exactly one.
+          kind: (N,) int64, places in `order`.
+          actual, expected: (N,) integers. The bits there, for the digest.
         """
-        for kind, mask in found.items():
-            count = int(mask.sum())
-            if count == 0:
-                continue
-            self.counts[kind] = self.counts.get(kind, 0) + count
-            if self.limit:
-                ranks = spread(count, self.limit)
-                of_kind = places[mask]
-                kept = self._kept.setdefault(kind, [])
-                kept.extend(arrays.host(arrays.take(of_kind, arrays.place(np.array(ranks), of_kind))).tolist())
-                if len(kept) > 64 * self.limit:
-                    self._kept[kind] = [kept[rank] for rank in spread(len(kept), 32 * self.limit)]
+        xp = arrays.namespace(places)
+        counts = arrays.host(xp.bincount(kind, minlength=len(self.order))).tolist()
+        hashes = digest.hashes(places, actual, expected)
+        sums, kept = [], []
+        for rank in filter(counts.__getitem__, range(len(counts))):
+            mask = kind == rank
+            sums.append(xp.where(mask, hashes, 0).sum())
+            ranks = arrays.place(np.array(spread(counts[rank], self.limit), dtype=np.int64), places)
+            kept.append(places[xp.searchsorted(xp.cumsum(mask, 0), ranks + 1)])
+        totals = arrays.host(xp.stack(sums)).tolist() if sums else []
+        chosen = iter(arrays.host(xp.concatenate(kept)).tolist() if kept else [])
+        for rank, total in zip(filter(counts.__getitem__, range(len(counts))), totals, strict=True):
+            self._keep(self.order[rank], counts[rank], total, chosen)
+
+    def _keep(self, kind: str, count: int, total: int, chosen: Iterator[int]) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + count
+        self.digests[kind] = (self.digests.get(kind, 0) + total) % digest.WIDTH
+        kept = self._kept.setdefault(kind, [])
+        kept.extend(islice(chosen, min(count, self.limit)))
+        if len(kept) > 64 * max(self.limit, 1):
+            self._kept[kind] = [kept[rank] for rank in spread(len(kept), 32 * self.limit)]
 
     def chosen(self) -> list[tuple[str, int]]:
         """(kind, place) of the samples, gravest kind first, each kind's first mismatch and then ascending."""
@@ -206,20 +243,3 @@ def coded(fmt: FloatFormat, actual: int, expected: int) -> dict[str, Any]:
         "value_expected": float(fmt.value(expected)) if expected < top else None,
         "distance": kinds.distance(actual, expected, fmt),
     }
-
-
-def read_int(flat: Any, index: int) -> int:
-    """One element of a flat integer array."""
-    return int(flat[index].item())
-
-
-def read_input(flat: Any, index: int) -> dict[str, Any]:
-    """The fields `x` and `x_bits` of one element of a flat floating array, widened to binary32."""
-    value = arrays.host(arrays.widen(flat[index : index + 1]))
-    return {"x": float(value[0]), "x_bits": int(value.view("uint32")[0])}
-
-
-def counted(tensor: str, compared: int, sampler: Sampler, samples: Iterable[Sample]) -> Comparison:
-    """The comparison that a sampler has counted."""
-    counts = kinds.ordered(sampler.counts)
-    return Comparison(tensor, compared, sum(counts.values()), counts, tuple(samples))

@@ -1,26 +1,30 @@
-"""Which single change of a rule would explain the mismatches?
+"""Which single change of a rule, or which two, would explain the mismatches?
 
 The reference is run again under every change that can apply. A change that reproduces what the implementation gave,
-wrong places and right ones, explains all mismatches; the others are told with their share.
+wrong places and right ones, explains all mismatches; the others are told with their share. Two changes together are
+tried where none explains all, and told where they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lowbit import packing
+from lowbit.comparison import spread
 from lowbit.errors import LowbitError
-from lowbit.formats import BFLOAT16, BINARY16, FloatFormat
+from lowbit.formats import FloatFormat
 from lowbit.rules import NanCode, Rounding
 from lowbit.schemes import Encoded, Scheme
+from lowbit.suspect_pairs import Tried, pairs
 from lowbit.suspect_scales import STORED
-from lowbit.suspects import CODE_CHANGES, NANS, ROUNDINGS, flushed, suspects, through
-from lowbit.trial import Suspect, Trial, encode
+from lowbit.suspects import CODE_CHANGES, NANS, ROUNDINGS, suspects
+from lowbit.trial import Suspect, Trial, encode, flushed, to_bfloat16, to_binary16
 
 SHARE, EXACT_SHARE = 0.5, 0.1
 """The least share of mismatches that a partial explanation must take away to be told; less, where nearly all that it
@@ -29,7 +33,10 @@ changes is what the implementation gave: chance agrees here and there only."""
 CHANCE = 0.1
 """How much of what a suspect changes may be something else than what the implementation gave, in that case."""
 
-UNEXPLAINED = "unexplained: no single rule change that was tried accounts for the mismatches"
+SAMPLE = 1 << 11
+"""Right codes, and wrong ones, on which two faults of a scalar encoder are tried before they are tried on all."""
+
+UNEXPLAINED = "unexplained: no rule change that was tried accounts for the mismatches"
 
 
 @dataclass(frozen=True)
@@ -102,21 +109,37 @@ def diagnose(
         return None
     tried = trial.wrong(trial.expected)
     found: list[Finding] = []
-
-    def score(guess: Encoded) -> tuple[int, float]:
-        return trial.wrong(guess), trial.missed(guess)
-
+    singles: list[Tried] = []
     for group in suspects(trial):
-        found += _findings(group, trial, score, tried)
+        for suspect, guess in _guesses(group, trial):
+            remaining, missed = trial.wrong(guess), trial.missed(guess)
+            singles.append(Tried(suspect, guess, remaining))
+            if _tells(remaining, missed, tried):
+                found.append(Finding(suspect.name, suspect.text, tried, remaining))
         if any(finding.remaining == 0 for finding in found):
             break
     else:
-        if not any(finding.share >= 0.5 for finding in found):
-            found += _findings((STORED,), trial, score, tried)
+        found += _further(trial, singles, tried, any(finding.share >= SHARE for finding in found))
     total = tried
     if trial.grid is None:
         total = sum(int((np.asarray(a) != np.asarray(e)).sum()) for a, e in zip(actual[:2], expected[:2], strict=True))
     return _ranked(found, tried, total)
+
+
+def _further(trial: Trial, singles: list[Tried], tried: int, partly: bool) -> Iterator[Finding]:
+    """What explains everything where no single change does: two of them, or else what was stored as scales.
+
+    Args:
+      partly: whether a single change explains at least half.
+    """
+    together = [_together(first, second, tried) for first, second in pairs(trial, singles)]
+    yield from together
+    if together or partly:
+        return
+    for suspect, guess in _guesses((STORED,), trial):
+        remaining = trial.wrong(guess)
+        if _tells(remaining, trial.missed(guess), tried):
+            yield Finding(suspect.name, suspect.text, tried, remaining)
 
 
 def diagnose_codes(
@@ -143,22 +166,52 @@ def diagnose_codes(
     if not x.shape == actual.shape == expected.shape or (actual == expected).all():
         return None
 
-    def again(source: Any, rule: Rounding = rounding, special: NanCode | None = nan) -> Any:
-        return encode(source, element, rule, special, random_bits if rule is Rounding.STOCHASTIC else None)
+    def coded(places: Any, faults: Sequence[_Fault]) -> Any:
+        """The codes of some inputs under faults that change different things; None if the references refuse them."""
+        changes = {fault.part: fault.change for fault in faults}
+        rule, special = changes.get("rounding", rounding), changes.get("nan", nan)
+        source = changes.get("input", lambda v: v)(x[places])
+        random = None if random_bits is None or rule is not Rounding.STOCHASTIC else random_bits.reshape(-1)[places]
+        try:
+            codes = expected[places] if [*changes] == ["codes"] else encode(source, element, rule, special, random)
+        except LowbitError:
+            return None
+        return changes.get("codes", lambda codes, _: codes)(codes, element)
 
-    def changed(change: Callable[[Any, FloatFormat], Any], _: Any) -> Any:
-        return change(expected, element)
+    faults = list(_code_faults(rounding, nan))
+    wrong = actual != expected
+    tried, everywhere, found = int(wrong.sum()), np.arange(x.size), []
+    for fault in faults:
+        guess = coded(everywhere, [fault])
+        if guess is not None and _tells(*(scores := _score(actual, expected, guess)), tried):
+            found.append(Finding(fault.name, fault.text, tried, scores[0]))
+    if tried > 1 and not any(finding.remaining == 0 for finding in found):
+        bad, good = np.flatnonzero(wrong), np.flatnonzero(~wrong)
+        few = np.concatenate([bad[spread(bad.size, SAMPLE)], good[spread(good.size, SAMPLE)]])
+        for both in itertools.combinations(faults, 2):
+            if both[0].part != both[1].part and all(
+                np.array_equal(coded(at, both), actual[at]) for at in (few, everywhere)
+            ):
+                found.append(_together(*both, tried))
+    return _ranked(found, tried, tried)
 
-    table: list[Suspect] = [
-        *(Suspect(r.value, text, partial(again, rule=r)) for r, text in ROUNDINGS.items() if r is not rounding),
-        *(Suspect(n.value, text, partial(again, special=n)) for n, text in NANS.items() if nan and n is not nan),
-        Suspect("input_bfloat16", "the input rounded to bfloat16 first", lambda v: again(through(BFLOAT16, v))),
-        Suspect("input_binary16", "the input rounded to binary16 first", lambda v: again(through(BINARY16, v))),
-        Suspect("input_flushed", "subnormal inputs flushed to zero", lambda v: again(flushed(v))),
-        *(Suspect(name, text, partial(changed, change)) for name, text, change in CODE_CHANGES),
-    ]
-    tried = int((actual != expected).sum())
-    return _ranked(_findings(table, x, partial(_score, actual, expected), tried), tried, tried)
+
+class _Fault(NamedTuple):
+    """What one fault of a scalar encoder changes: rounding, nan, input or codes, and to what."""
+
+    name: str
+    text: str
+    part: str
+    change: Any
+
+
+def _code_faults(rounding: Rounding, nan: NanCode | None) -> Iterator[_Fault]:
+    yield from (_Fault(r.value, text, "rounding", r) for r, text in ROUNDINGS.items() if r is not rounding)
+    yield from (_Fault(n.value, text, "nan", n) for n, text in NANS.items() if nan and n is not nan)
+    yield _Fault("input_bfloat16", "the input rounded to bfloat16 first", "input", to_bfloat16)
+    yield _Fault("input_binary16", "the input rounded to binary16 first", "input", to_binary16)
+    yield _Fault("input_flushed", "subnormal inputs flushed to zero", "input", flushed)
+    yield from (_Fault(name, text, "codes", change) for name, text, change in CODE_CHANGES)
 
 
 def diagnose_bytes(actual: Any, expected: Any, *, scales: Any = None) -> Diagnosis | None:
@@ -240,6 +293,27 @@ def _score(actual: Any, expected: Any, guess: Any) -> tuple[int, float]:
     return int(differ.sum()), float((differ & changed).sum() / max(changed.sum(), 1))
 
 
+def _together(first: Suspect | _Fault, second: Suspect | _Fault, tried: int) -> Finding:
+    """Two faults that explain everything."""
+    return Finding(f"{first.name} + {second.name}", f"{first.text} together with {second.text}", tried, 0)
+
+
+def _guesses(table: Iterable[Suspect], source: Any) -> Iterator[tuple[Suspect, Any]]:
+    """The suspects of a table that can occur, each with what it gives."""
+    for suspect in table:
+        try:
+            guess = suspect.guess(source)
+        except LowbitError:
+            continue  # the references do not know this combination of rules
+        if guess is not None:
+            yield suspect, guess
+
+
+def _tells(remaining: int, missed: float, tried: int) -> bool:
+    """Whether a change takes enough mismatches away to be told."""
+    return 1 - remaining / tried >= (EXACT_SHARE if missed <= CHANCE else SHARE)
+
+
 def _findings(
     table: Iterable[Suspect], source: Any, score: Callable[[Any], tuple[int, float]], tried: int
 ) -> list[Finding]:
@@ -249,15 +323,9 @@ def _findings(
       score: as `_score`, of a guess.
     """
     found = []
-    for suspect in table:
-        try:
-            guess = suspect.guess(source)
-        except LowbitError:
-            continue  # the references do not know this combination of rules
-        if guess is None:
-            continue
+    for suspect, guess in _guesses(table, source):
         remaining, missed = score(guess)
-        if 1 - remaining / tried >= (EXACT_SHARE if missed <= CHANCE else SHARE):
+        if _tells(remaining, missed, tried):
             found.append(Finding(suspect.name, suspect.text, tried, remaining))
     return found
 

@@ -44,27 +44,27 @@ class FloatFormat:
     signed: bool = True
     has_zero: bool = True
 
-    @property
+    @cached_property
     def bits(self) -> int:
         return self.signed + self.exponent_bits + self.mantissa_bits
 
-    @property
+    @cached_property
     def sign_mask(self) -> int:
         """The sign bit of a code, 0 if the format has none."""
         return 1 << (self.bits - 1) if self.signed else 0
 
-    @property
+    @cached_property
     def magnitude_mask(self) -> int:
         return (1 << (self.exponent_bits + self.mantissa_bits)) - 1
 
-    @property
+    @cached_property
     def max_magnitude(self) -> int:
         """The magnitude of the largest finite value."""
         if self.specials is Specials.IEEE:
             return self.magnitude_mask - (1 << self.mantissa_bits)
         return self.magnitude_mask - (self.specials is Specials.ALL_ONES_NAN)
 
-    @property
+    @cached_property
     def inf_magnitude(self) -> int | None:
         return self.max_magnitude + 1 if self.specials is Specials.IEEE else None
 
@@ -96,11 +96,13 @@ class FloatFormat:
         """The exact value of a finite magnitude."""
         if not 0 <= magnitude <= self.max_magnitude:
             raise ArgumentError(f"magnitude: got {magnitude:#x}, want 0..{self.max_magnitude:#x} for {self.name}")
-        exponent, mantissa = magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1)
-        significand = Fraction(mantissa, 1 << self.mantissa_bits)
+        exponent, significand = magnitude >> self.mantissa_bits, magnitude & ((1 << self.mantissa_bits) - 1)
         if exponent == 0 and self.has_zero:
-            return significand * Fraction(2) ** (1 - self.bias)
-        return (1 + significand) * Fraction(2) ** (exponent - self.bias)
+            exponent = 1
+        else:
+            significand += 1 << self.mantissa_bits
+        place = exponent - self.bias - self.mantissa_bits  # of the significand's last bit
+        return Fraction(significand << place) if place >= 0 else Fraction(significand, 1 << -place)
 
     @cached_property
     def magnitudes(self) -> tuple[Fraction, ...]:

@@ -40,8 +40,12 @@ KINDS: dict[str, str] = {
 }
 """Every kind, gravest first, with what it means. Sampling and reports keep this order."""
 
-_CODE_KINDS = ("padding", "scaled", "nan", "sign", "zero_sign", "saturation", "tie", "rounding", "value")
-_VALUE_KINDS = ("nan", "sign", "zero_sign", "saturation", "rounding", "value")
+CODE_KINDS = ("padding", "scaled", "nan", "sign", "zero_sign", "saturation", "tie", "rounding", "value")
+VALUE_KINDS = ("nan", "sign", "zero_sign", "saturation", "rounding", "value")
+"""What the numbers of `code_kinds` and `value_kinds` stand for; of several that fit, the first."""
+
+NOWHERE = 1 << 40
+"""The ordinal of NaN, and of what is no code."""
 
 
 def ordered(counts: Mapping[str, int]) -> dict[str, int]:
@@ -62,6 +66,28 @@ def ordinal(code: int, fmt: FloatFormat) -> int | None:
         return None
     magnitude = code & fmt.magnitude_mask
     return -magnitude if fmt.is_negative(code) else magnitude
+
+
+@functools.cache
+def ordinal_table(fmt: FloatFormat) -> np.ndarray:
+    """(256,) int64. `ordinal` of every byte, `NOWHERE` for NaN and for what is no code."""
+    found = (ordinal(code, fmt) for code in range(256))
+    return np.array([NOWHERE if place is None else place for place in found])
+
+
+def ordinals(codes: Any, fmt: FloatFormat) -> Any:
+    """(N,) int64. `ordinal` of every code of a format of at most 32 bits, `NOWHERE` for NaN and for what is no code.
+
+    Args:
+      codes: (N,) uint8, or integers of the width of a format of values.
+    """
+    xp = namespace(codes)
+    if fmt.bits <= 8:
+        return _table(ordinal_table(fmt), codes)[xp.asarray(codes, dtype=xp.int64)]
+    negative, magnitude = _split(codes, fmt)
+    infinite = fmt.inf_magnitude
+    assert infinite is not None  # every format of values has Inf
+    return xp.where(magnitude > infinite, NOWHERE, xp.where(negative, -magnitude, magnitude))
 
 
 def distance(actual: int, expected: int, fmt: FloatFormat) -> int | None:
@@ -130,7 +156,7 @@ def code_kinds(
       scaled, padding: (N,) bool, or None for nowhere. Block scale differs; lane lies beyond x.
 
     Returns:
-      kind → (N,) bool; every place is true in exactly one.
+      (N,) int64. Places in `CODE_KINDS`.
     """
     xp = namespace(actual)
     a, e = xp.asarray(actual, dtype=xp.int64), xp.asarray(expected, dtype=xp.int64)
@@ -159,7 +185,7 @@ def code_kinds(
         "tie": ~foreign & adjacent & midway,
         "rounding": ~foreign & adjacent,
     }
-    return _first_true(xp, tests, _CODE_KINDS, xp.ones_like(foreign))
+    return first_true(tests, CODE_KINDS, a)
 
 
 def value_kinds(actual: Any, expected: Any, fmt: FloatFormat) -> dict[str, Any]:
@@ -169,7 +195,7 @@ def value_kinds(actual: Any, expected: Any, fmt: FloatFormat) -> dict[str, Any]:
       actual, expected: (N,) integers of the format's width, signed or not.
 
     Returns:
-      kind → (N,) bool; every place is true in exactly one.
+      (N,) int64. Places in `VALUE_KINDS`.
     """
     xp = namespace(actual)
     (na, ma), (ne, me) = _split(actual, fmt), _split(expected, fmt)
@@ -184,7 +210,7 @@ def value_kinds(actual: Any, expected: Any, fmt: FloatFormat) -> dict[str, Any]:
         "saturation": (ma == infinite) | (me == infinite),
         "rounding": xp.abs(sa - se) == 1,
     }
-    return _first_true(xp, tests, _VALUE_KINDS, xp.ones_like(opposite))
+    return first_true(tests, VALUE_KINDS, ma)
 
 
 def values_differ(fmt: FloatFormat) -> Any:
@@ -210,11 +236,10 @@ def _table(table: np.ndarray, like: Any) -> Any:
     return table if xp is np else xp.asarray(table, device=like.device)
 
 
-def _first_true(xp: Any, tests: dict[str, Any], order: tuple[str, ...], rest: Any) -> dict[str, Any]:
-    """Makes tests exclusive in the given order; the last kind of the order takes what is left."""
-    found = {}
-    for kind in order[:-1]:
-        found[kind] = tests[kind] & rest
-        rest = rest & ~tests[kind]
-    found[order[-1]] = rest
+def first_true(tests: Mapping[str, Any], order: tuple[str, ...], like: Any) -> Any:
+    """(N,) int64 as `like`: the place in the order of the first kind whose test is true, the last kind's if none is."""
+    xp = namespace(like)
+    found = xp.full_like(like, len(order) - 1)
+    for rank in reversed(range(len(order) - 1)):
+        found = xp.where(tests[order[rank]], rank, found)
     return found

@@ -81,9 +81,22 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="N",
         help="samples kept of one comparison; default %(default)s",
     )
+    add(
+        "--all-mismatches",
+        action="store_true",
+        help="write every mismatch to mismatches.parquet in the run's folder; needs lowbit[parquet]",
+    )
     add("--report-dir", metavar="DIR", help="where runs are written; default reports/runs under pytest's root")
     add("--no-html", action="store_true", help="write no index.html (`lowbit report build` can, later)")
     add("--require-gpu", action="store_true", help="fail unless kernels are compiled for, and run on, a GPU")
+    add("--waivers", metavar="FILE", help="TOML: known mismatches, each with reason, issue, last day and digest")
+    add("--baseline", metavar="RUN_DIR", help="an earlier run: what is new since, or no longer judged, fails this one")
+    add(
+        "--github",
+        action="store_true",
+        default=os.environ.get("GITHUB_ACTIONS") == "true",
+        help="write annotations and a step summary; default where GITHUB_ACTIONS is set",
+    )
     add("--vectors", metavar="DIR", help="golden vectors to use; default lowbit's own")
     add(
         "--weights",

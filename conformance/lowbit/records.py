@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lowbit import __version__
+from lowbit import __version__, digest, pictures
 from lowbit.comparison import Comparison, Sample
 from lowbit.errors import ArgumentError, ReportError
 from lowbit.kinds import KINDS
+from lowbit.pictures import Pictures
 from lowbit.tables import MISMATCH_COLUMNS, SUMMARY_COLUMNS, mismatches, readable, summary
 
 __all__ = [
@@ -68,6 +69,8 @@ class Record:
       compared, mismatched, kinds, samples, message: as `Comparison` has them; samples become dicts.
       diagnosis: a sentence that says which rule was broken, or "".
       seconds: duration. node: pytest's node id. repeat: the command that repeats this check.
+      digests: kind → 16 hex digits that stand for exactly these mismatches; `digest` is one of all kinds.
+      pictures: counts of where and how it differs, see `pictures` and REPORTS.md; {} where nothing does.
       extra: further figures, by name; of a checkpoint's tensor `tensor`, `blocks`, `saturated`, ….
     """
 
@@ -90,16 +93,27 @@ class Record:
     message: str = ""
     repeat: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, Any] = field(default_factory=dict)
+    pictures: Any = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ArgumentError(f"status: got {self.status!r}, want one of {', '.join(STATUSES)}")
         self.samples = [dataclasses.asdict(s) if isinstance(s, Sample) else s for s in self.samples]
         self.diagnosis = self.diagnosis or ""
+        if self.pictures is None or isinstance(self.pictures, Pictures):
+            self.pictures = self.pictures.as_dict() if self.pictures else {}
+        if isinstance(self.digests, dict):
+            self.digests = {kind: f"{d:016x}" if isinstance(d, int) else d for kind, d in self.digests.items()}
 
     @property
     def failed(self) -> bool:
         return self.status in FAILING
+
+    @property
+    def digest(self) -> str:
+        """How many mismatches, and 16 hex digits over all of them, as waivers state it; "" where nothing differs."""
+        return digest.of_result(self.kinds, self.digests) if self.mismatched else ""
 
     @classmethod
     def of(cls, comparison: Comparison, **fields: Any) -> Record:
@@ -115,6 +129,8 @@ class Record:
                 "kinds": dict(comparison.kinds),
                 "samples": comparison.samples,
                 "message": message,
+                "digests": comparison.digests,
+                "pictures": comparison.pictures,
                 **fields,
             }
         )
@@ -127,7 +143,7 @@ class Record:
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys((f.name for f in dataclasses.fields(Record)), (str,)),
     **{"compared": (int,), "mismatched": (int,), "seconds": (int, float)},
-    **{"kinds": (dict,), "samples": (list,), "extra": (dict,)},
+    **{"kinds": (dict,), "samples": (list,), "extra": (dict,), "digests": (dict,), "pictures": (dict,)},
 }
 
 
@@ -207,6 +223,8 @@ def _record(value: Any) -> Record:
             raise TypeError(f"{name} is a {type(getattr(record, name)).__name__}, want {wanted}")
     if not all(isinstance(sample, dict) for sample in record.samples):
         raise TypeError("samples holds what is no object")
+    if not all(isinstance(found, str) for found in record.digests.values()):
+        raise TypeError("digests holds what is no text")
     if not all(map(_is_count, (record.compared, record.mismatched, *record.kinds.values()))):
         raise ValueError("counts: want integers of 0..2^63-1")
     if isinstance(record.seconds, bool) or not 0 <= record.seconds < float(1 << 63):
@@ -215,6 +233,7 @@ def _record(value: Any) -> Record:
         raise ValueError(f"mismatched: got {record.mismatched} in a record that passed, want 0")
     if record.mismatched > record.compared + sum(record.kinds.get(kind, 0) for kind in _UNCOUNTED):
         raise ValueError(f"mismatched: got {record.mismatched}, want at most compared, {record.compared}")
+    record.pictures = pictures.validated(record.pictures, record.mismatched)
     return record
 
 
@@ -312,11 +331,12 @@ class Run:
         record.run = self.id
         append(self.path, record)
 
-    def finish(self, status: int) -> list[Record]:
+    def finish(self, status: int, **told: Any) -> list[Record]:
         """Merges the workers' records, ordered by node id, and writes the end into run.json.
 
         Args:
           status: the exit status of the process.
+          told: what else is known only now, by name.
         """
         found, problems = read_run(self.folder)
         workers = worker_files(self.folder)
@@ -333,6 +353,7 @@ class Run:
         about["finished"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         about["exit_status"] = int(status)
         about["problems"] = problems
+        about |= told
         self._write(about)
         return found
 

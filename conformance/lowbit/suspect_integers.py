@@ -55,6 +55,7 @@ def suspects(trial: IntegerTrial) -> Iterator[Suspect]:
                 text = f"group size -1 taken for a number: from row {tile} on scales from outside the tensor"
                 yield Suspect(f"minus_one_{tile}", text, partial(_outside, tile=tile))
     yield Suspect("scales_transposed", "scales read column by column", _transposed)
+    yield Suspect("scales_flushed", "subnormal scales taken for zero", _flushed)
     yield from _arithmetic(trial)
 
 
@@ -120,9 +121,7 @@ def _wrapped(trial: IntegerTrial, count: int, low: int) -> Ints:
 
 def _with_group(trial: IntegerTrial, change: Change, zeros: bool, scales: bool) -> Ints:
     group = change(trial)
-    return trial.result(
-        zero=trial.zero(group) if zeros else trial.zero(), scale=trial.scale(group) if scales else trial.scale()
-    )
+    return trial.result(zero=trial.zero(group) if zeros else None, scale=trial.scale(group) if scales else None)
 
 
 def _groups(trial: IntegerTrial) -> Iterator[tuple[str, str, Change]]:
@@ -174,6 +173,12 @@ def _outside(trial: IntegerTrial, tile: int) -> Ints:
 def _transposed(trial: IntegerTrial) -> Ints | None:
     flat = patterns(trial.tensors["scales"]).reshape(-1)
     return trial.result(scale=flat[trial.column * trial.groups + trial.group]) if trial.groups > 1 else None
+
+
+def _flushed(trial: IntegerTrial) -> Ints:
+    scale = trial.scale()
+    subnormal = (scale & trial.source.magnitude_mask) < 1 << trial.source.mantissa_bits
+    return trial.result(scale=np.where(subnormal, scale & trial.source.sign_mask, scale))
 
 
 def _arithmetic(trial: IntegerTrial) -> Iterator[Suspect]:

@@ -16,12 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lowbit import packing
+from lowbit.decode_trial import DecodeTable
 from lowbit.diagnose import SHARE, Diagnosis, Finding
-from lowbit.formats import BFLOAT16, BINARY16, FloatFormat
+from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.kinds import values_differ
 from lowbit.matmul_trial import Product, Side
 from lowbit.references import matmul
 from lowbit.schemes import Quantized, Scheme
+from lowbit.suspect_fields import NEIGHBOURS
+from lowbit.suspect_order import split_half
+from lowbit.suspect_weights import roundings
 from lowbit.trial import Suspect
 
 TILES = (16, 32, 64, 128, 256)
@@ -94,6 +98,26 @@ def suspects(product: Product) -> Iterator[Suspect]:
         text = f"the accumulator rounded to {name} before the tensor scale"
         yield Suspect(f"{name}_first", text, partial(_rounded_first, fmt=fmt))
     yield from _missing(product)
+    yield from _last_step(product)
+
+
+def _last_step(product: Product) -> Iterator[Suspect]:
+    """Faults of the output's rounding and of its sign, one for every kind of output that can have them."""
+    exact32 = matmul.finish(product.sums, product.factor, BINARY32).astype(np.int64)
+    table = DecodeTable(scheme=product.scheme, fmt=product.fmt, g=None, exact32=exact32)
+    for suspect in roundings(table):
+        narrow_first = suspect.name.startswith("through_")
+        if (narrow_first and product.factor is None) or (product.fmt is BINARY32 and suspect.name in _RARE):
+            continue  # without a factor it is the accumulator that was rounded
+        yield Suspect(suspect.name, suspect.text, partial(_rounded, suspect=suspect, table=table))
+
+
+def _rounded(product: Product, suspect: Suspect, table: DecodeTable) -> Any:
+    return suspect.guess(table).astype(product.expected.dtype)
+
+
+_RARE = ("saturated", "zero_sign", "flushed", "nan_zero")
+"""Faults that no binary32 sum of summable operands shows."""
 
 
 def _layouts(words: str, which: tuple[int, ...]) -> Iterator[Suspect]:
@@ -116,6 +140,10 @@ def _readings(product: Product, words: str, which: tuple[int, ...]) -> Iterator[
     def swapped(side: Side) -> Side:
         return replace(side, codes=side.codes.reshape(len(side.codes), -1, 2)[:, :, ::-1].reshape(side.codes.shape))
 
+    def halved(side: Side) -> Side:
+        blocks = side.codes.reshape(len(side.codes), -1, block)[:, :, split_half(block)]
+        return replace(side, codes=blocks.reshape(side.codes.shape))
+
     def powers(side: Side) -> Side:
         return replace(side, scales=side.scales & ~np.uint8((1 << product.scheme.scale.mantissa_bits) - 1))
 
@@ -128,11 +156,20 @@ def _readings(product: Product, words: str, which: tuple[int, ...]) -> Iterator[
         scales[nan] = product.scheme.scale.nan_magnitude
         return replace(side, scales=scales)
 
+    for name, step in NEIGHBOURS:
+        text = f"scales{words} of the {name} block of {block}"
+
+        def moved(side: Side, step: int = step) -> Side:
+            return replace(side, scales=np.roll(side.scales, -step, axis=1))
+
+        yield Suspect(f"{name}_scale{suffix}", text, _with(moved, which))
     yield Suspect(
         f"coarse{suffix}", f"one scale{words} a {2 * block} elements: K/{2 * block} for K/{block}", _with(coarse, which)
     )
     if words:  # in both operands it changes nothing
         yield Suspect(f"nibbles{suffix}", f"neighbouring nibbles{words} swapped", _with(swapped, which))
+        text = f"nibbles{words} in split halves: element j low, j + block/2 high"
+        yield Suspect(f"split_half{suffix}", text, _with(halved, which))
     if product.scheme.scale.mantissa_bits:
         yield Suspect(f"powers{suffix}", f"the significands of the scales{words} ignored", _with(powers, which))
     yield Suspect(

@@ -1,4 +1,4 @@
-"""Which single fault would explain a wrong dequantised weight?
+"""Which single fault, or which two, would explain a wrong dequantised weight?
 
 The reference's steps are run again, at some places of the weight, under every fault of a table. A fault that
 reproduces what the implementation gave, wrong places and right ones, explains all mismatches; others are told with
@@ -8,17 +8,19 @@ their share. What only one kind of scheme can have is in `suspect_integers`, `su
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lowbit import suspect_codebooks, suspect_integers, suspect_tables
+from lowbit.decode_trial import DecodeTable
 from lowbit.diagnose import CHANCE, EXACT_SHARE, SHARE, Diagnosis, Finding
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.kinds import values_differ
 from lowbit.suspect_fields import TILES
+from lowbit.suspect_weight_pairs import pairs
 from lowbit.trial import Suspect
 from lowbit.weight_trial import BlockTrial, ChannelTrial, IntegerTrial, Ints, Mask, TableTrial, WeightTrial, narrowed
 from lowbit.weights import WeightScheme
@@ -43,10 +45,24 @@ def diagnose_weight(
         return None
     tried = trial.wrong(trial.expected)
     found: list[Finding] = []
-    for group in (suspects(trial), roundings(trial), tails(trial)):
-        found += _findings(group, trial, tried)
+    singles: list[tuple[Suspect, int]] = []
+    own = list(suspects(trial))
+    for group in (own, roundings(trial), tails(trial)):
+        for suspect in group:
+            guess = suspect.guess(trial)
+            if guess is None:
+                continue
+            finding = Finding(suspect.name, suspect.text, tried, trial.wrong(guess))
+            if group is own:
+                singles.append((suspect, finding.remaining))
+            if finding.share >= (EXACT_SHARE if trial.missed(guess) <= CHANCE else SHARE):
+                found.append(finding)
         if any(finding.remaining == 0 for finding in found):
             break
+    else:
+        for first, second in pairs(trial, singles, roundings):
+            text = f"{first.text} together with {second.text}"
+            found.append(Finding(f"{first.name} + {second.name}", text, tried, 0))
     total = int(values_differ(fmt)(actual, expected).sum())
     return Diagnosis(tuple(sorted(found, key=lambda finding: finding.remaining)), tried, total)
 
@@ -65,21 +81,8 @@ def suspects(trial: WeightTrial) -> Iterator[Suspect]:
     raise AssertionError(f"no suspects of {type(trial).__name__}")
 
 
-def _findings(table: Iterable[Suspect], trial: WeightTrial, tried: int) -> list[Finding]:
-    """The suspects of a table that apply and take some mismatches away."""
-    found = []
-    for suspect in table:
-        guess = suspect.guess(trial)
-        if guess is None:
-            continue
-        finding = Finding(suspect.name, suspect.text, tried, trial.wrong(guess))
-        if finding.share >= (EXACT_SHARE if trial.missed(guess) <= CHANCE else SHARE):
-            found.append(finding)
-    return found
-
-
-def roundings(trial: WeightTrial) -> Iterator[Suspect]:
-    """Faults of the last step, which any scheme can have."""
+def roundings(trial: WeightTrial | DecodeTable) -> Iterator[Suspect]:
+    """Faults of the last step, which any scheme can have, of weights and of blocks."""
     fmt, wide, right = trial.fmt, trial.exact32, trial.expected
     magnitude, sign = right & fmt.magnitude_mask, right & fmt.sign_mask
     infinity = fmt.max_magnitude + 1
@@ -107,13 +110,17 @@ def roundings(trial: WeightTrial) -> Iterator[Suspect]:
         up = (narrowed(right, BINARY32, fmt) & BINARY32.magnitude_mask) > (wide & BINARY32.magnitude_mask)
         guess = partial(_changed, where=up & finite, changed=right - 1)
         yield Suspect("truncated", "results truncated toward zero", guess)
+        half = 1 << (BINARY32.mantissa_bits - fmt.mantissa_bits - 1)
+        normal = (magnitude >= 1 << fmt.mantissa_bits) & (magnitude < infinity)
+        tie = normal & ~up & ((wide & (2 * half - 1)) == half)
+        yield Suspect("ties_away", "results with ties away from zero", partial(_changed, where=tie, changed=right + 1))
 
 
-def _through(trial: WeightTrial, first: FloatFormat) -> Ints:
+def _through(trial: WeightTrial | DecodeTable, first: FloatFormat) -> Ints:
     return narrowed(narrowed(trial.exact32, first), trial.fmt, first)
 
 
-def _changed(trial: WeightTrial, where: Mask, changed: Ints) -> Ints:
+def _changed(trial: WeightTrial | DecodeTable, where: Mask, changed: Ints) -> Ints:
     return np.where(where, changed, trial.expected)
 
 

@@ -7,17 +7,21 @@ cannot occur. Whatever the references refuse is skipped as well: a suspect is tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from lowbit import packing, schemes
-from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
+from lowbit import schemes
+from lowbit.formats import BFLOAT16, BINARY16, E2M1, E3M0, E4M3, FloatFormat
 from lowbit.rules import NanCode, NonFinite, Rounding, ScaleRule, TensorScaleRule, ZeroBlock
 from lowbit.schemes import Encoded
-from lowbit.suspect_scales import SCALES
-from lowbit.trial import Floats, Suspect, Trial
+from lowbit.suspect_dialects import DIALECTS
+from lowbit.suspect_order import ORDER
+from lowbit.suspect_scales import SCALES, observed
+from lowbit.trial import COMPUTED, Floats, Suspect, Trial, flushed, through, to_bfloat16, to_binary16
 
 ROUNDINGS: dict[Rounding, str] = {
     Rounding.TIES_TO_EVEN: "ties to even",
@@ -39,65 +43,85 @@ NANS: dict[NanCode, str] = {
 }
 """What every NaN rule is called in a diagnosis."""
 
+FLOORS: dict[Fraction, str] = {
+    Fraction(0): "nothing",
+    Fraction(float.fromhex("0x1.197998p-40")): "1e-12",
+    E4M3.min_positive: "2^-9",
+    Fraction(1, 64): "2^-6",
+}
+"""Least values of an E4M3 scale before it is rounded, and their words."""
 
-def through(fmt: FloatFormat, x: Floats) -> Floats:
-    """x rounded to binary16 or bfloat16, ties to even, and widened again; NaN stays."""
-    with np.errstate(over="ignore"):
-        if fmt is BINARY16:
-            return x.astype(np.float16).astype(np.float32)
-    pattern = x.view(np.uint32).astype(np.uint64)
-    shift = np.uint64(BINARY32.mantissa_bits - fmt.mantissa_bits)
-    even = (pattern >> shift) & np.uint64(1)
-    rounded = (pattern + even + np.uint64((1 << (int(shift) - 1)) - 1)) >> shift << shift
-    return np.where(np.isnan(x), x, rounded.astype(np.uint32).view(np.float32))
+EXPONENTS = ((-127, 125), (-127, 126), (-127, 127), (-126, 125), (-126, 127))
+"""Ranges to which the exponent of a power-of-two scale may be clamped."""
 
-
-def flushed(x: Floats) -> Floats:
-    """x with binary32's subnormals replaced by zeros of their sign."""
-    return np.where(np.abs(x) < np.float32(2.0**BINARY32.emin), np.copysign(np.float32(0), x), x)
+REACHED = (Rounding.TIES_TO_EVEN, Rounding.TIES_AWAY)
+"""Rules that take the midpoint above the greatest code up, in either sign."""
 
 
 def suspects(trial: Trial) -> Iterator[tuple[Suspect, ...]]:
     """All suspects in groups, the likeliest group first."""
     yield (*_rules(trial), *ELEMENTS, *ORDER)
     yield SCALES
-    yield tuple(_dialects(trial))
+    yield (*_dialects(trial), *DIALECTS)
+    yield tuple(observed(trial))
+
+
+def _base(name: str, text: str, becomes: Callable[[Trial], Trial | None]) -> Suspect:
+    """A fault that another rule, input or factor of the whole reference makes."""
+    return Suspect(name, text, partial(_quantized, becomes=becomes), becomes)
+
+
+def _quantized(trial: Trial, becomes: Callable[[Trial], Trial | None]) -> Encoded | None:
+    changed = becomes(trial)
+    return None if changed is None else changed.quantize()
 
 
 def _rules(trial: Trial) -> Iterator[Suspect]:
-    """Every other member of every rule of the scheme."""
+    """Every other member of every rule of the scheme, and other values of its numbers."""
     scheme = trial.scheme
     for rounding, text in ROUNDINGS.items():
         if rounding is not scheme.rounding:
-            yield Suspect(rounding.value, text, partial(_with_rules, rounding=rounding))
+            yield _base(rounding.value, text, partial(_under, rounding=rounding))
     for nan, text in NANS.items():
         if nan is not scheme.nan:
-            yield Suspect(nan.value, text, partial(_with_rules, nan=nan))
+            yield _base(nan.value, text, partial(_under, nan=nan))
     for rule in ScaleRule:
         if rule not in (scheme.scale_rule, ScaleRule.STOCHASTIC):
-            yield Suspect(rule.value, f"the scale rule {rule.value}", partial(_with_rules, scale_rule=rule))
+            yield _base(rule.value, f"the scale rule {rule.value}", partial(_under, scale_rule=rule))
     for zero in ZeroBlock:
         if zero is not scheme.zero_block:
-            yield Suspect(
-                zero.value, f"blocks of zeros by the rule {zero.value}", partial(_with_rules, zero_block=zero)
-            )
+            yield _base(zero.value, f"blocks of zeros by the rule {zero.value}", partial(_under, zero_block=zero))
     for special in NonFinite:
         if special is not scheme.nonfinite:
             text = f"blocks with NaN or Inf by the rule {special.value}"
-            yield Suspect(special.value, text, partial(_with_rules, nonfinite=special))
+            yield _base(special.value, text, partial(_under, nonfinite=special))
     for g in TensorScaleRule:
-        if g is not scheme.tensor_scale and not trial.given:
-            yield Suspect(g.value, f"the tensor scale rule {g.value}", partial(_with_rules, tensor_scale=g))
-    yield Suspect("tensor_scale", "the tensor scale that it returned taken for right", _with_its_tensor_scale)
+        if g is not scheme.tensor_scale and not trial.given and scheme.family == "nvfp4":
+            yield _base(g.value, f"the tensor scale rule {g.value}", partial(_under, tensor_scale=g))
+    yield _base("tensor_scale", "the tensor scale that it returned taken for right", _with_its_tensor_scale)
+    for floor, words in FLOORS.items():
+        if scheme.scale_floor not in (None, floor):
+            yield _base(f"floor_{words}", f"scales clamped below at {words}", partial(_under, scale_floor=floor))
+    for low, high in EXPONENTS:
+        if scheme.exponent_range not in (None, (low, high)):
+            text = f"scale exponents clamped to {low}..{high}"
+            yield _base(f"exponents_{low}_{high}", text, partial(_under, exponent_range=(low, high)))
+    for element in (E2M1, E3M0):
+        if element is not scheme.element and scheme.element.bits == element.bits:
+            yield _base(element.name, f"elements of {element.name.upper()}", partial(_under, element=element))
 
 
-def _with_rules(trial: Trial, **rules: Any) -> Encoded:
-    return trial.quantize(**rules)
+def _under(trial: Trial, **rules: Any) -> Trial | None:
+    if trial.given and "tensor_scale" in rules:
+        return None
+    return replace(trial, scheme=replace(trial.scheme, **rules))
 
 
-def _with_its_tensor_scale(trial: Trial) -> Encoded | None:
+def _with_its_tensor_scale(trial: Trial) -> Trial | None:
     g, right = trial.actual.tensor_scale, trial.expected.tensor_scale
-    return None if g is None or g == right else trial.quantize(g=g)
+    if g is None or g == right or trial.scheme.tensor_scale not in COMPUTED:
+        return None
+    return replace(trial, options={**trial.options, "tensor_scale": g})
 
 
 def _dialects(trial: Trial) -> Iterator[Suspect]:
@@ -106,15 +130,21 @@ def _dialects(trial: Trial) -> Iterator[Suspect]:
     for other in schemes.select():
         alike = (other.element, other.scale, other.block) == (mine.element, mine.scale, mine.block)
         if alike and other.name != mine.name and not other.stochastic:
-            yield Suspect(other.name, f"the rules of the scheme {other.name}", partial(_as_scheme, other=other))
+            yield _base(other.name, f"the rules of the scheme {other.name}", partial(_as_scheme, other=other))
 
 
-def _as_scheme(trial: Trial, other: schemes.Scheme) -> Encoded | None:
-    return trial.quantize_as(other)
+def _as_scheme(trial: Trial, other: schemes.Scheme) -> Trial | None:
+    """The trial under another scheme; None where its tensor scale cannot be known."""
+    options = {}
+    if other.tensor_scale is trial.scheme.tensor_scale:
+        options = {name: value for name, value in trial.options.items() if name == "tensor_scale"}
+    elif trial.given and other.tensor_scale in COMPUTED:
+        return None
+    return replace(trial, scheme=other, options=options)
 
 
-def _input(trial: Trial, change: Callable[[Floats], Floats]) -> Encoded:
-    return trial.quantize(x=change(trial.x))
+def _with_input(trial: Trial, change: Callable[[Floats], Floats]) -> Trial:
+    return replace(trial, x=change(trial.x))
 
 
 def _elements_of(trial: Trial, change: Callable[[Floats], Floats]) -> Encoded | None:
@@ -144,6 +174,20 @@ def _divided(trial: Trial, divide: Callable[..., Any]) -> Encoded | None:
     return trial.expected._replace(codes=trial.encode(quotient))
 
 
+def _wrapping(trial: Trial) -> Encoded | None:
+    """Rounded as if the grid went on, and one added to the greatest code carries into the sign."""
+    if not trial.separable:
+        return None
+    element = trial.scheme.element
+    top, below = (float(value) for value in element.magnitudes[:-3:-1])
+    middle = top + (top - below) / 2 if element.mantissa_bits else 1.5 * top
+    with np.errstate(invalid="ignore"):
+        quotient = np.abs(trial.quotient(*trial.operands(trial.expected.scales)))
+        up = quotient >= middle if trial.scheme.rounding in REACHED else quotient > middle
+    wrapped = (trial.expected.codes + 1) & (element.sign_mask | element.magnitude_mask)
+    return trial.expected._replace(codes=np.where(up, wrapped, trial.expected.codes).astype(np.uint8))
+
+
 def _codes(trial: Trial, change: Callable[[Any, FloatFormat], Any]) -> Encoded:
     return trial.expected._replace(codes=change(trial.expected.codes, trial.scheme.element))
 
@@ -164,21 +208,18 @@ CODE_CHANGES: tuple[tuple[str, str, Callable[[Any, FloatFormat], Any]], ...] = (
 ONE = np.float32(1)
 
 ELEMENTS: tuple[Suspect, ...] = (
-    Suspect(
-        "input_bfloat16", "the input rounded to bfloat16 first", partial(_input, change=partial(through, BFLOAT16))
-    ),
-    Suspect(
-        "input_binary16", "the input rounded to binary16 first", partial(_input, change=partial(through, BINARY16))
-    ),
+    _base("input_bfloat16", "the input rounded to bfloat16 first", partial(_with_input, change=to_bfloat16)),
+    _base("input_binary16", "the input rounded to binary16 first", partial(_with_input, change=to_binary16)),
     Suspect("quotient_bfloat16", "x / scale rounded to bfloat16 before the element", partial(_quotient, fmt=BFLOAT16)),
     Suspect("quotient_binary16", "x / scale rounded to binary16 before the element", partial(_quotient, fmt=BINARY16)),
-    Suspect("input_flushed", "subnormal inputs flushed to zero", partial(_input, change=flushed)),
+    _base("input_flushed", "subnormal inputs flushed to zero", partial(_with_input, change=flushed)),
     Suspect(
         "element_flushed",
         "subnormal inputs flushed to zero in the elements alone",
         partial(_elements_of, change=flushed),
     ),
-    *(Suspect(name, text, partial(_codes, change=change)) for name, text, change in CODE_CHANGES),
+    *(Suspect(name, text, partial(_codes, change=change), last=True) for name, text, change in CODE_CHANGES),
+    Suspect("code_wraps", "codes that carry into the sign beyond the largest value, not saturated", _wrapping),
     Suspect(
         "reciprocal",
         "a reciprocal instead of a division: x · (1 / s)",
@@ -192,57 +233,3 @@ ELEMENTS: tuple[Suspect, ...] = (
     ),
 )
 """Faults of the element stage."""
-
-
-def _lanes(trial: Trial, order: Callable[[int], Any]) -> Encoded:
-    """The right codes, lane i of each block taken from lane order[i]."""
-    return trial.expected._replace(codes=trial.expected.codes[:, order(trial.scheme.block)])
-
-
-def _split_half(block: int) -> Any:
-    """Byte j holds element j low and element j + block/2 high, read as neighbours."""
-    return np.arange(block).reshape(2, block // 2).T.reshape(-1)
-
-
-def _moved(trial: Trial, move: Callable[[Any], Any]) -> Encoded | None:
-    """The right scales, moved between blocks: move((rows, blocks a row) array) -> array of that size."""
-    if trial.grid is None or trial.expected.scales.size < 2:
-        return None
-    return trial.expected._replace(scales=np.asarray(move(trial.expected.scales.reshape(trial.grid))).reshape(-1, 1))
-
-
-def _unswizzled(scales: Any) -> Any:
-    """What reading the plain order as SWIZZLE_32_4_4 gives."""
-    rows, columns = scales.shape
-    buffer = np.zeros(packing.swizzled_size(rows, columns), dtype=np.uint8)
-    buffer[: scales.size] = scales.reshape(-1)
-    return packing.unswizzle(buffer, rows, columns)
-
-
-ORDER: tuple[Suspect, ...] = (
-    Suspect("nibbles_swapped", "neighbouring nibbles swapped", partial(_lanes, order=lambda n: np.arange(n) ^ 1)),
-    Suspect(
-        "nibbles_split_half",
-        "nibbles in split halves: element j low, j + block/2 high",
-        partial(_lanes, order=_split_half),
-    ),
-    Suspect(
-        "bytes_reversed", "the bytes of each 32-bit word reversed", partial(_lanes, order=lambda n: np.arange(n) ^ 6)
-    ),
-    Suspect(
-        "lanes_reversed", "each block's elements in reverse order", partial(_lanes, order=lambda n: np.arange(n)[::-1])
-    ),
-    Suspect(
-        "swizzle_omitted", "scales stored in plain order instead of SWIZZLE_32_4_4", partial(_moved, move=_unswizzled)
-    ),
-    Suspect("scales_transposed", "scales stored column by column", partial(_moved, move=lambda s: s.T.copy())),
-    Suspect(
-        "scale_of_next", "each block stored with the next block's scale", partial(_moved, move=lambda s: np.roll(s, -1))
-    ),
-    Suspect(
-        "scale_of_previous",
-        "each block stored with the previous block's scale",
-        partial(_moved, move=lambda s: np.roll(s, 1)),
-    ),
-)
-"""Faults of order: the right codes or scales in the wrong place."""

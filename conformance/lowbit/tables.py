@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 SUMMARY_COLUMNS = (
     *("run", "implementation", "version", "scheme", "check", "device", "level", "assurance", "status"),
     *("compared", "mismatched", "kinds", "samples", "diagnosis", "seconds", "node", "message", "repeat", "extra"),
+    "digest",
 )
-"""The columns of summary.csv. `kinds` reads ``tie=3 value=1``, `samples` is their number, `extra` is JSON.
+"""The columns of summary.csv. `kinds` reads ``tie=3 value=1``, `samples` is their number, `extra` is JSON,
+`digest` is what a waiver states.
 
 In the CSV files a text that a spreadsheet would take for a formula, because it begins with ``=``, ``+``, ``-``, ``@``,
 a tab or a carriage return, has a ``'`` before it; numbers have none, ``-inf`` neither. Carriage returns read ``\\r``.
@@ -40,7 +42,7 @@ def summary(records: Iterable[Record]) -> pandas.DataFrame:
     for record in records:
         row = record.as_dict()
         row["kinds"] = " ".join(f"{kind}={count}" for kind, count in record.kinds.items())
-        row["samples"] = len(record.samples)
+        row["samples"], row["digest"] = len(record.samples), record.digest
         row["extra"] = json.dumps(row["extra"], sort_keys=True) if record.extra else ""
         rows.append(row)
     return _frame(rows, SUMMARY_COLUMNS)
@@ -63,14 +65,14 @@ def readable(sample: Mapping[str, Any]) -> dict[str, Any]:
     coordinates = sample.get("coordinates")
     if isinstance(coordinates, (list, tuple)):
         shown["coordinates"] = "[" + ",".join(str(c) for c in coordinates) + "]"
-    shown["x_bits"] = _hex(sample.get("x_bits"), source.bits if source else 32)
+    shown["x_bits"] = hexadecimal(sample.get("x_bits"), source.bits if source else 32)
     if shown["x_bits"] is None:
         shown["input"] = None
     for name in ("scale_actual", "scale_expected"):
-        shown[name] = _hex(sample.get(name), 8)
+        shown[name] = hexadecimal(sample.get(name), 8)
     for name in ("actual", "expected"):
         code = sample.get(name)
-        shown[name] = _hex(code, fmt.bits if fmt else 8)
+        shown[name] = hexadecimal(code, fmt.bits if fmt else 8)
         fits = fmt is not None and isinstance(code, int) and 0 <= code < 1 << fmt.bits
         shown[f"{name}_fields"] = fmt.fields(code) if fmt is not None and isinstance(code, int) and fits else None
     return shown
@@ -91,7 +93,8 @@ def _inert(cell: Any) -> Any:
     return ("'" if formula else "") + cell.replace("\r", "\\r")
 
 
-def _hex(value: Any, bits: int) -> str | None:
+def hexadecimal(value: Any, bits: int) -> str | None:
+    """Bits as hex of a width, ``0x07``; None for what is no integer."""
     return f"0x{value:0{-(-bits // 4)}x}" if isinstance(value, int) else None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowbit import kinds
-from lowbit.formats import BINARY32, FloatFormat
+from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.references import bits, philox
 from lowbit.rules import NanCode, Rounding, ScaleRule, TensorScaleRule
 from lowbit.schemes import Encoded, Scheme
@@ -35,11 +35,16 @@ class Suspect:
       name: stable, for records and tests. text: completes "all mismatches vanish with …".
       guess: what an implementation with that fault would give, made from a `Trial`, or from an input or the right
         result where there are no blocks; None where the fault cannot occur.
+      becomes: where the fault is another rule, input or factor for the whole reference: the trial that has it, None
+        where the fault cannot occur. Other faults can be added to such a one.
+      last: the guess is made of the right result alone, so that the fault can be added to any other.
     """
 
     name: str
     text: str
     guess: Callable[[Any], Any]
+    becomes: Callable[[Any], Any] | None = None
+    last: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +91,7 @@ class Trial:
         codes, scales = [c.reshape(shapes[0]) for c in codes], [s.reshape(shapes[1]) for s in scales]
         if codes[0].dtype != np.uint8 or scales[0].dtype != np.uint8:
             return None
-        keep = _chosen((codes[0] != codes[1]).any(axis=1) | (scales[0] != scales[1])[:, 0], LIMIT // block)
+        keep = chosen_blocks((codes[0] != codes[1]).any(axis=1) | (scales[0] != scales[1])[:, 0], LIMIT // block)
         whole = keep is None or keep.size == shapes[0][0]
         picked = slice(None) if whole else keep
         kept: dict[str, Any] = {}
@@ -105,20 +110,59 @@ class Trial:
         if given:
             kept["tensor_scale"] = options["tensor_scale"]
         elif not whole and scheme.tensor_scale in COMPUTED:
-            factor = _scalar(expected.tensor_scale)
+            factor = scalar(expected.tensor_scale)
             if factor is None or not (np.isfinite(factor) and factor > 0):
                 return None  # such a factor follows from the whole tensor only
             kept["tensor_scale"] = factor
         trial = cls(
             scheme=scheme,
             x=_padded(x.reshape(rows, columns), width).reshape(-1, block)[picked],
-            actual=Encoded(codes[0][picked], scales[0][picked], _scalar(actual.tensor_scale)),
-            expected=Encoded(codes[1][picked], scales[1][picked], _scalar(expected.tensor_scale)),
+            actual=Encoded(codes[0][picked], scales[0][picked], scalar(actual.tensor_scale)),
+            expected=Encoded(codes[1][picked], scales[1][picked], scalar(expected.tensor_scale)),
             options=kept,
             grid=(rows, width // block) if whole else None,
             given=given or not whole,
         )
         return trial if trial.wrong(trial.expected) else None
+
+    def assuming(self, suspect: Suspect, guess: Encoded) -> Trial:
+        """The trial in which a fault is none, so that another one may be looked for.
+
+        Args:
+          guess: what the suspect gives.
+        """
+        changed = suspect.becomes(self) if suspect.becomes else self
+        return replace(changed, expected=guess)
+
+    def sampled(self, limit: int) -> Trial | None:
+        """The trial cut down to so many blocks, half of them wrong; None where none is, or the factor is not known."""
+        places = chosen_blocks(self.wrong_blocks(self.expected), limit)
+        if places is None:
+            return None
+        if places.size == len(self.x):
+            return self
+        kept = {
+            name: value if name == "tensor_scale" else np.asarray(value)[places] for name, value in self.options.items()
+        }
+        if self.scheme.tensor_scale in COMPUTED and not self.given:
+            factor = self.expected.tensor_scale
+            if factor is None or not (np.isfinite(factor) and factor > 0):
+                return None
+            kept["tensor_scale"] = factor
+        return replace(
+            self,
+            x=self.x[places],
+            actual=self.actual._replace(codes=self.actual.codes[places], scales=self.actual.scales[places]),
+            expected=self.expected._replace(codes=self.expected.codes[places], scales=self.expected.scales[places]),
+            options=kept,
+            grid=None,
+            given=True,
+        )
+
+    def wrong_blocks(self, guess: Encoded) -> npt.NDArray[np.bool_]:
+        """(B,) bool. The blocks in which a guess differs from what the implementation gave."""
+        scales = (guess.scales != self.actual.scales).any(axis=1)
+        return np.asarray((guess.codes != self.actual.codes).any(axis=1) | scales)
 
     def quantize(self, *, x: Floats | None = None, g: Any = None, **rules: Any) -> Encoded:
         """The reference's result with the input, the tensor scale's value or rules changed."""
@@ -131,15 +175,6 @@ class Trial:
         if scheme.scale_rule is not ScaleRule.STOCHASTIC:
             options.pop("scale_random_bits", None)
         return bits.quantize(self.x if x is None else x, scheme, **options)
-
-    def quantize_as(self, scheme: Scheme) -> Encoded | None:
-        """The reference's result under another scheme; None where its tensor scale cannot be known."""
-        options = {}
-        if scheme.tensor_scale is self.scheme.tensor_scale:
-            options = {name: value for name, value in self.options.items() if name == "tensor_scale"}
-        elif self.given and scheme.tensor_scale in COMPUTED:
-            return None
-        return bits.quantize(self.x, scheme, **options)
 
     def operands(
         self, scales: Bytes, x: Floats | None = None
@@ -209,12 +244,37 @@ def encode(
     return codes.reshape(x.shape)
 
 
+def through(fmt: FloatFormat, x: Floats) -> Floats:
+    """x rounded to binary16 or bfloat16, ties to even, and widened again; NaN stays."""
+    with np.errstate(over="ignore"):
+        if fmt is BINARY16:
+            return x.astype(np.float16).astype(np.float32)
+    pattern = x.view(np.uint32).astype(np.uint64)
+    shift = np.uint64(BINARY32.mantissa_bits - fmt.mantissa_bits)
+    even = (pattern >> shift) & np.uint64(1)
+    rounded = (pattern + even + np.uint64((1 << (int(shift) - 1)) - 1)) >> shift << shift
+    return np.where(np.isnan(x), x, rounded.astype(np.uint32).view(np.float32))
+
+
+def flushed(x: Floats) -> Floats:
+    """x with binary32's subnormals replaced by zeros of their sign."""
+    return np.where(np.abs(x) < np.float32(2.0**BINARY32.emin), np.copysign(np.float32(0), x), x)
+
+
+def to_bfloat16(x: Floats) -> Floats:
+    return through(BFLOAT16, x)
+
+
+def to_binary16(x: Floats) -> Floats:
+    return through(BINARY16, x)
+
+
 def _one(scheme: Scheme) -> int:
     """The scale code of 1."""
     return int(np.flatnonzero(kinds.value_table(scheme.scale) == 1)[0])
 
 
-def _chosen(wrong: npt.NDArray[np.bool_], limit: int) -> npt.NDArray[np.int64] | None:
+def chosen_blocks(wrong: npt.NDArray[np.bool_], limit: int) -> npt.NDArray[np.int64] | None:
     """Blocks to try, in their order; None if none is wrong."""
     if not wrong.any():
         return None
@@ -236,7 +296,7 @@ def _padded(rows: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
 
 
-def _scalar(value: Any) -> np.float32 | None:
+def scalar(value: Any) -> np.float32 | None:
     return None if value is None else np.float32(np.asarray(value, dtype=np.float32).reshape(-1)[0])
 
 
@@ -246,7 +306,7 @@ def _float(value: Any) -> float | None:
 
 def _bits(value: Any) -> int | None:
     """The bits of a tensor scale, one pattern for every NaN."""
-    scalar = _scalar(value)
-    if scalar is None or np.isnan(scalar):
-        return None if scalar is None else BINARY32.nan_magnitude
-    return int(scalar.view(np.uint32))
+    found = scalar(value)
+    if found is None or np.isnan(found):
+        return None if found is None else BINARY32.nan_magnitude
+    return int(found.view(np.uint32))

@@ -7,7 +7,7 @@ read here once more, place by place, with every step open to a change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,7 @@ class WeightTrial:
     Attributes:
       tensors: NumPy arrays, bfloat16 as uint16. fmt: of the output. shape: of all of it.
       places: (P,) flat, ascending. actual, expected: (P,) patterns there.
+      fixed: parts of `result` that a first fault has changed. asked: what parts are given to `result`, if it is told.
     """
 
     tensors: Mapping[str, Any]
@@ -44,6 +45,8 @@ class WeightTrial:
     places: Ints
     actual: Ints
     expected: Ints
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    asked: dict[str, Any] | None = None
 
     @classmethod
     def of(
@@ -80,6 +83,13 @@ class WeightTrial:
     def result(self) -> Ints:
         """What the scheme says, at the places: the same as `expected`, or no guess is worth anything."""
         raise NotImplementedError
+
+    def parts(self, **given: Any) -> dict[str, Any]:
+        """The parts of a result: those that are given, and of the others those that are fixed."""
+        changed = {name: part for name, part in given.items() if part is not None}
+        if self.asked is not None:
+            self.asked.update(changed)
+        return {**dict.fromkeys(given), **self.fixed, **changed}
 
     @cached_property
     def exact32(self) -> Ints:
@@ -119,6 +129,8 @@ class IntegerTrial(WeightTrial):
         return row // self.scheme.group_size(self.rows) if given is None else np.asarray(given, np.int64)[row]
 
     def code(self, packing: WordPacking | None = None) -> Ints:
+        if packing is None and "code" in self.fixed:
+            return np.asarray(self.fixed["code"])
         return gather(self.tensors["qweight"], packing or self.scheme.packing, self.row, self.column)
 
     def zero_field(self, group: Ints | None = None, packing: WordPacking | None = None, words: Any = None) -> Ints:
@@ -129,12 +141,16 @@ class IntegerTrial(WeightTrial):
         return gather(source, found, self.group if group is None else group, self.column)
 
     def zero(self, group: Ints | None = None, packing: WordPacking | None = None) -> Ints:
-        field = self.zero_field(group, packing)
+        if group is None and packing is None and "zero" in self.fixed:
+            return np.asarray(self.fixed["zero"])
+        stored = self.zero_field(group, packing)
         stored_less_one = self.scheme.zero is ZeroPoint.STORED_MINUS_ONE
-        return (field + 1) % (1 << self.scheme.bits) if stored_less_one else field
+        return (stored + 1) % (1 << self.scheme.bits) if stored_less_one else stored
 
     def scale(self, group: Ints | None = None) -> Ints:
         """Bit patterns."""
+        if group is None and "scale" in self.fixed:
+            return np.asarray(self.fixed["scale"])
         return patterns(self.tensors["scales"])[self.group if group is None else group, self.column]
 
     def result(
@@ -143,13 +159,13 @@ class IntegerTrial(WeightTrial):
         code: Ints | None = None,
         zero: Ints | None = None,
         integer: Ints | None = None,
-        group: Ints | None = None,
         scale: Ints | None = None,
     ) -> Ints:
-        """The weights with parts exchanged; `group` decides both zero point and scale."""
+        """The weights with parts exchanged."""
+        code, zero, scale, integer = self.parts(code=code, zero=zero, scale=scale, integer=integer).values()
         if integer is None:
-            integer = (self.code() if code is None else code) - (self.zero(group) if zero is None else zero)
-        exact = product(of_integers(integer), of_patterns(self.scale(group) if scale is None else scale, self.source))
+            integer = (self.code() if code is None else code) - (self.zero() if zero is None else zero)
+        exact = product(of_integers(integer), of_patterns(self.scale() if scale is None else scale, self.source))
         return self.rounded(exact)
 
     def rounded(self, exact: Numbers) -> Ints:
@@ -194,6 +210,7 @@ class BlockTrial(WeightTrial):
     def result(
         self, *, code: Ints | None = None, absmax: Ints | None = None, codebook: tuple[int, ...] | None = None
     ) -> Ints:
+        code, absmax, codebook = self.parts(code=code, absmax=absmax, codebook=codebook).values()
         book = np.array(self.scheme.codebook if codebook is None else codebook, np.int64)
         factors = book[self.code() if code is None else code], self.absmax() if absmax is None else absmax
         return narrowed(multiplied(*factors), self.fmt)
@@ -215,6 +232,7 @@ class ChannelTrial(WeightTrial):
     def result(
         self, *, code: Ints | None = None, scale: Ints | None = None, arithmetic: Arithmetic | None = None
     ) -> Ints:
+        code, scale, arithmetic = self.parts(code=code, scale=scale, arithmetic=arithmetic).values()
         factor = of_patterns(self.scale() if scale is None else scale, self.source)
         exact = product(of_integers(self.code() if code is None else code), factor)
         rule = arithmetic or self.scheme.arithmetic
@@ -283,6 +301,7 @@ class TableTrial(WeightTrial):
 
     def result(self, *, entry: Ints | None = None, terms: tuple[tuple[Any, Mask], ...] | None = None) -> Ints:
         """The weights with the entry exchanged, or with other terms in their order of addition."""
+        entry, terms = self.parts(entry=entry, terms=terms).values()
         table = self.entry() if entry is None else entry
         if self.scheme.arithmetic is Arithmetic.LOOKUP:
             return narrowed(table, self.fmt, self.source)

@@ -190,18 +190,20 @@ def _neighbours(value: Fraction, fmt: FloatFormat) -> tuple[int, Fraction]:
     The ladder continues above the largest finite magnitude with the same step, as IEEE 754 defines overflow.
     """
     exponent = max(floor_log2(value), fmt.emin)
-    steps = value / Fraction(2) ** (exponent - fmt.mantissa_bits)  # in units of the last place
-    whole = math.floor(steps)
+    place = exponent - fmt.mantissa_bits
+    numerator, denominator = value.numerator << max(-place, 0), value.denominator << max(place, 0)
+    whole, rest = divmod(numerator, denominator)  # in units of the last place, 2**place
     # A normal number has 2**m <= whole < 2**(m + 1); in a format with a zero the subnormals, below 2**m, have the
     # exponent field 0 and the first normals 1, which is why the implicit bit counts there.
     implicit = 0 if fmt.has_zero else 1 << fmt.mantissa_bits
-    return ((exponent - fmt.emin) << fmt.mantissa_bits) + whole - implicit, steps - whole
+    return ((exponent - fmt.emin) << fmt.mantissa_bits) + whole - implicit, Fraction(rest, denominator)
 
 
 def floor_log2(value: Fraction) -> int:
     """The exponent E of 2**E <= value < 2**(E + 1), for a value above zero."""
     estimate = value.numerator.bit_length() - value.denominator.bit_length()
-    return estimate if Fraction(2) ** estimate <= value else estimate - 1
+    reached = value.denominator << max(estimate, 0) <= value.numerator << max(-estimate, 0)
+    return estimate if reached else estimate - 1
 
 
 def _rounds_up(lo: int, position: Fraction, rounding: Rounding, negative: bool, random: int, random_width: int) -> bool:

@@ -23,7 +23,7 @@ def build(run_dir: Path | str, *, html: bool = True) -> Path:
       ReportError: the folder holds no run.
     """
     from lowbit.records import read_about, read_run
-    from lowbit.report import csv
+    from lowbit.report import csv, diff_files
     from lowbit.report import html as page
 
     folder = Path(run_dir)
@@ -34,5 +34,6 @@ def build(run_dir: Path | str, *, html: bool = True) -> Path:
         return folder / "summary.csv"
     earlier = about.get("problems")
     kept = [str(problem) for problem in earlier if str(problem) not in problems] if isinstance(earlier, list) else []
-    (folder / "index.html").write_text(page.render(about, records, problems + kept), encoding="utf-8")
+    text = page.render(about, records, problems + kept, difference=diff_files.stored(folder))
+    (folder / "index.html").write_text(text, encoding="utf-8")
     return folder / "index.html"

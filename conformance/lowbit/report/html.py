@@ -6,22 +6,28 @@ length, still opens at once: what is left out is counted on the page and stands 
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from lowbit import waivers
 from lowbit.formats import FORMATS
-from lowbit.records import KINDS, Record, readable
+from lowbit.records import FAILING, Record
 from lowbit.report import text
+from lowbit.report.html_failures import sections, told_in_full
 from lowbit.report.outcome import Cell, axes, first_failures, judge, matrix
 
 MATRIX_CELLS, MATRIX_COLUMNS = 8000, 60
-SECTIONS, SECTION_RECORDS, SAMPLES = 120, 6, 2000
-LISTED = 1000
+SECTIONS = 120
+LISTED, LOUD = 1000, 12
 NAME = 120
-"""Bounds: cells and columns of the matrix; failed checks, records of each, mismatches; rows of a table; letters."""
+"""Bounds: cells and columns of the matrix; failed checks; rows of a table, and of the one on top; letters."""
 
 TENSOR_COLUMNS = {
     "tensor": "tensor",
@@ -37,6 +43,7 @@ TENSOR_COLUMNS = {
 """Figures of a checkpoint's tensor that come first, with their headings; others follow under their own names."""
 
 _ABOUT = ("run", "lowbit", "level", "seed", "started", "finished", "exit_status")
+_SILENT = ("waived", "not_run", "unsupported")
 _SHORT = {
     "exhaustive": "exh",
     "breakpoints": "brk",
@@ -47,11 +54,14 @@ _SHORT = {
 }
 
 
-def render(about: Mapping[str, Any], records: Sequence[Record], problems: Sequence[str] = ()) -> str:
+def render(
+    about: Mapping[str, Any], records: Sequence[Record], problems: Sequence[str] = (), *, difference: str = ""
+) -> str:
     """The page of a run.
 
     Args:
       about: run.json. problems: what could not be read of the records.
+      difference: a section, as HTML, on what is new since an earlier run.
     """
     cells = matrix(records)
     failed = [cell for cell in cells.values() if cell.failed]
@@ -60,26 +70,41 @@ def render(about: Mapping[str, Any], records: Sequence[Record], problems: Sequen
     judged = dict.fromkeys(r.implementation for r in records) or [str(about.get("implementation") or "nothing named")]
     versions = {r.implementation: r.version for r in records if r.version}
     devices = dict.fromkeys(r.device for r in records if r.device) or [str(environment.get("device") or "unknown")]
-    shown = failed[:SECTIONS]
-    return _template().render(
-        about={**dict.fromkeys(_ABOUT), **about},
-        outcome=judge(about, records, problems),
-        judged=[f"{name} {versions.get(name, about.get('version') or '')}".strip() for name in judged],
-        devices=list(devices),
-        failures=first_failures(records, 4),
-        matrix=_matrix(cells),
-        sections=_sections(shown),
-        sections_left=len(failed) - len(shown),
-        tensors=_tensors(records),
-        silent=_silent(records),
-        records=_listed(records),
-        environment=list(_pairs(environment)),
-        command=about.get("command") if isinstance(about.get("command"), str) else _joined(about.get("command")),
-        options=list(_pairs(about.get("options") or {})),
+    waived = [cell for cell in cells.values() if not cell.failed and told_in_full(cell)]
+    shown = (failed + waived)[:SECTIONS]
+    silent = _silent(records)
+    script = _environment().get_template("filter.js.j2").render()
+    return (
+        _environment()
+        .get_template("index.html.j2")
+        .render(
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            about={**dict.fromkeys(_ABOUT), **about},
+            outcome=judge(about, records, problems),
+            judged=[f"{name} {versions.get(name, about.get('version') or '')}".strip() for name in judged],
+            devices=list(devices),
+            failures=first_failures(records, 4),
+            matrix=_matrix(cells),
+            sections=sections(shown),
+            difference=difference,
+            to_waive={cell.anchor: "\n\n".join(waivers.entries(cell.records, about)) for cell in shown},
+            sections_left=len(failed) + len(waived) - len(shown),
+            tensors=_tensors(records),
+            silent=silent[:LISTED],
+            silent_left=max(len(silent) - LISTED, 0),
+            loud=_loud(silent),
+            loud_shown=LOUD,
+            records=_listed(records),
+            environment=list(_pairs(environment)),
+            command=about.get("command") if isinstance(about.get("command"), str) else _joined(about.get("command")),
+            options=list(_pairs(about.get("options") or {})),
+        )
     )
 
 
-def _template() -> jinja2.Template:
+@functools.cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -98,14 +123,17 @@ def _template() -> jinja2.Template:
         "kinds": text.of_kinds,
         "diagnosis": text.diagnosis,
         "fields": _fields,
+        "linked": _linked,
+        "state": lambda status: "bad" if status in FAILING else "silent" if status in _SILENT else "good",
         "scheme": lambda value: "all schemes" if value == "*" else text.line(value, NAME),
     }
-    return environment.get_template("index.html.j2")
+    return environment
 
 
 def _matrix(cells: Mapping[tuple[str, str, str], Cell]) -> dict[str, Any]:
     rows, checks = axes(cells)
-    columns = checks[:MATRIX_COLUMNS]
+    wrong = {cell.check for cell in cells.values() if cell.failed}
+    columns = sorted(checks, key=lambda check: check not in wrong)[:MATRIX_COLUMNS]
     limit = MATRIX_CELLS // max(len(columns), 1)
     failing = {(cell.implementation, cell.scheme) for cell in cells.values() if cell.failed}
     kept = sorted(rows, key=lambda row: row not in failing)[:limit]
@@ -117,6 +145,7 @@ def _matrix(cells: Mapping[tuple[str, str, str], Cell]) -> dict[str, Any]:
             {
                 "implementation": implementation if several else "",
                 "scheme": scheme,
+                "state": "bad" if (implementation, scheme) in failing else "good",
                 "cells": [_cell(cells.get((implementation, scheme, check))) for check in columns],
             }
             for implementation, scheme in kept
@@ -144,51 +173,8 @@ def _cell(cell: Cell | None) -> dict[str, str] | None:
         "label": label,
         "title": f"{title}{' · ' if cell.assurance else ''}{text.line(cell.assurance, NAME)}",
         "assurance": "+".join(_SHORT.get(kind, text.line(kind, 6)) for kind in kinds)[:16],
-        "anchor": cell.anchor if cell.failed else "",
+        "anchor": cell.anchor if cell.failed or told_in_full(cell) else "",
     }
-
-
-def _sections(failed: Sequence[Cell]) -> list[dict[str, Any]]:
-    """The failed checks with their records; the mismatches shown are shared out evenly."""
-    chosen = [(cell, [record for record in cell.records if record.failed]) for cell in failed]
-    each = max(SAMPLES // max(sum(min(len(records), SECTION_RECORDS) for _, records in chosen), 1), 2)
-    return [
-        {
-            "cell": cell,
-            "left": max(len(records) - SECTION_RECORDS, 0),
-            "records": [_failed(record, each) for record in records[:SECTION_RECORDS]],
-        }
-        for cell, records in chosen
-    ]
-
-
-def _failed(record: Record, limit: int) -> dict[str, Any]:
-    chosen = _spread(record.samples, limit)
-    return {
-        "record": record,
-        "kinds": [
-            {"name": kind, "count": n, "share": 100 * n / max(record.mismatched, 1), "means": KINDS.get(kind, "")}
-            for kind, n in record.kinds.items()
-            if isinstance(n, int)
-        ],
-        "samples": [
-            {**row, "reason": text.reason(row), "binary32": row["input"] in (None, "binary32")}
-            for row in map(readable, chosen)
-        ],
-    }
-
-
-def _spread(samples: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """At most `limit` samples, some of every kind, in their order."""
-    if len(samples) <= limit:
-        return list(samples)
-    seen: dict[str, int] = {}
-    ranked = []
-    for i, sample in enumerate(samples):
-        kind = str(sample.get("kind"))
-        seen[kind] = seen.get(kind, 0) + 1
-        ranked.append((seen[kind], i))
-    return [samples[i] for i in sorted(i for _, i in sorted(ranked)[:limit])]
 
 
 def _tensors(records: Sequence[Record]) -> dict[str, Any]:
@@ -213,15 +199,16 @@ def _figure(value: Any) -> str:
 
 
 def _silent(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """What compared nothing, one entry a status, check and reason, with the schemes concerned."""
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    """What does not count, one entry a status, check and reason, with the schemes concerned; waived ones first."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in records:
-        if record.status in ("not_run", "unsupported", "waived"):
+        if record.status in _SILENT:
             key = record.status, record.implementation, record.check, record.message
-            groups.setdefault(key, []).append(record.scheme)
+            groups.setdefault(key, []).append(record)
     rows = []
-    for (status, implementation, check, why), found in sorted(groups.items(), key=lambda item: item[0][0]):
-        names = ["all schemes" if name == "*" else text.line(name, NAME) for name in dict.fromkeys(found)]
+    for (status, implementation, check, why), found in sorted(groups.items(), key=lambda i: _SILENT.index(i[0][0])):
+        names = ["all schemes" if r.scheme == "*" else text.line(r.scheme, NAME) for r in found]
+        names = list(dict.fromkeys(names))
         more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
         rows.append(
             {
@@ -230,9 +217,44 @@ def _silent(records: Sequence[Record]) -> list[dict[str, Any]]:
                 "check": check,
                 "reason": why or "no reason given",
                 "schemes": ", ".join(names[:8]) + more,
+                "records": len(found),
+                "mismatched": sum(record.mismatched for record in found),
+                "kinds": text.of_kinds(_added(record.kinds for record in found)),
+                "diagnosis": next((text.diagnosis(record) for record in found if record.diagnosis), ""),
+                "waivers": list(
+                    dict.fromkeys(text.line(r.extra["waiver"], NAME) for r in found if "waiver" in r.extra)
+                ),
             }
         )
-    return rows[:LISTED]
+    return rows
+
+
+def _loud(silent: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each waived check, then what did not run, one entry a reason."""
+    rows = [row for row in silent if row["status"] == "waived"]
+    reasons: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in silent:
+        if row["status"] == "not_run":
+            reasons.setdefault((row["reason"], row["schemes"]), []).append(row)
+    for group in reasons.values():
+        names = list(dict.fromkeys(text.line(row["check"], NAME) for row in group))
+        more = f" and {len(names) - 12:,} more" if len(names) > 12 else ""
+        rows.append({**group[0], "check": ", ".join(names[:12]) + more})
+    return rows
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for found in counts:
+        for kind, n in found.items():
+            total[kind] = total.get(kind, 0) + n
+    return total
+
+
+def _linked(value: Any) -> list[tuple[str, str]]:
+    """A text cut into (words, "") and (address, address) of the web, which a reader may follow."""
+    parts = re.split(r"(https?://[^\s<>\"'()\\]{1,500})", text.clean(value))
+    return [(part, part if i % 2 else "") for i, part in enumerate(parts) if part]
 
 
 def _listed(records: Sequence[Record]) -> dict[str, Any]:
@@ -241,14 +263,21 @@ def _listed(records: Sequence[Record]) -> dict[str, Any]:
     return {"rows": [records[i] for i in sorted(kept)], "left": max(len(records) - LISTED, 0)}
 
 
-def _fields(value: Any, format: Any) -> list[tuple[str, str]]:
-    """The parts of ``s|ee|m`` with the class of each."""
+def _fields(value: Any, other: Any, format: Any) -> list[tuple[str, list[tuple[str, bool]]]]:
+    """The parts of ``s|ee|m`` with the class of each, and of each digit whether it differs from the other code's."""
     fmt = FORMATS.get(str(format))
     if not value or fmt is None:
         return []
     present = (fmt.signed, fmt.exponent_bits > 0, fmt.mantissa_bits > 0)
     names = [name for name, there in zip(("sign", "exponent", "mantissa"), present, strict=True) if there]
-    return list(zip(names, str(value).split("|"), strict=False))
+    digits = [(digit, digit != wanted) for digit, wanted in zip(str(value), str(other or value), strict=False)]
+    parts: list[list[tuple[str, bool]]] = [[]]
+    for digit, differs in digits:
+        if digit == "|":
+            parts.append([])
+        else:
+            parts[-1].append((digit, differs))
+    return list(zip(names, parts, strict=False))
 
 
 def _pairs(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -72,7 +72,7 @@ class Outcome:
     """A run at a glance.
 
     Attributes:
-      verdict: PASS, FAIL, INCOMPLETE or NOTHING COMPARED.
+      verdict: PASS, PASSED WITH n WAIVED, FAIL, INCOMPLETE or NOTHING COMPARED.
       because: a sentence for the verdict.
       incomplete: the run did not reach its end, whatever the verdict.
       warnings: what a reader must know before believing the verdict, loud.
@@ -136,7 +136,9 @@ def judge(about: Mapping[str, Any], records: Sequence[Record], problems: Sequenc
         )
     else:
         beside = f" Not among them: {waived:,} that differ in waived checks." if waived else ""
-        verdict, because = "PASS", f"{compared:,} elements compared bit for bit, none differs.{beside}"
+        checks = len({(r.implementation, r.scheme, r.check) for r in records if r.status == "waived"})
+        verdict = f"PASSED WITH {checks:,} WAIVED" if checks else "PASS"
+        because = f"{compared:,} elements compared bit for bit, none differs.{beside}"
     return Outcome(
         verdict,
         because,
@@ -179,6 +181,14 @@ def _warnings(
     if chosen:
         names = ", ".join(map(str, chosen)) if isinstance(chosen, list) else chosen
         yield f"Only these schemes were selected: {line(names, 300)}"
+    deselected = about.get("deselected")
+    if isinstance(deselected, int) and deselected:
+        yield f"REDUCED RUN: {deselected:,} check(s) were deselected on the command line."
+    merged = about.get("merged")
+    shards = merged if isinstance(merged, list) else []
+    reduced = [shard for shard in shards if isinstance(shard, Mapping) and _reduced(shard)]
+    if reduced:
+        yield f"MERGED: {len(reduced)} of {len(shards)} runs were of a selection; what none selected is missing."
     if statuses.get("not_run"):
         yield f"NOT RUN: {statuses['not_run']:,} check(s), listed below with the reasons."
     if statuses.get("unsupported"):
@@ -187,6 +197,20 @@ def _warnings(
         differ = sum(record.mismatched for record in records if record.status == "waived")
         with_what = f" with {differ:,} mismatches that count in no total" if differ else ""
         yield f"WAIVED: {statuses['waived']:,} check(s){with_what}, listed below."
+    waivers = about.get("waivers")
+    unjudged = waivers.get("unjudged") if isinstance(waivers, Mapping) else None
+    if isinstance(unjudged, list) and unjudged:
+        yield f"WAIVERS NOT JUDGED: {len(unjudged)}, for {line(_reasons(unjudged), 300)}"
+
+
+def _reduced(about: Mapping[str, Any]) -> bool:
+    options = about.get("options")
+    return bool(about.get("deselected") or (isinstance(options, Mapping) and options.get("scheme")))
+
+
+def _reasons(unjudged: Iterable[Any]) -> str:
+    """Reasons, each once, of (place, reason)."""
+    return "; ".join(dict.fromkeys(str(pair[-1]) for pair in unjudged if isinstance(pair, list) and pair))
 
 
 def matrix(records: Iterable[Record]) -> dict[tuple[str, str, str], Cell]:

@@ -55,7 +55,7 @@ def sample_line(sample: Mapping[str, Any]) -> str:
 
 
 def record_lines(record: Record, *, limit: int = 12) -> list[str]:
-    """A record that fails: some mismatches, counts, message, diagnosis, the command that repeats it.
+    """A record that fails: some mismatches, counts, message, diagnosis, the command that repeats it, its place.
 
     Args:
       limit: lines of mismatches; those of the gravest kinds come first.
@@ -76,6 +76,7 @@ def record_lines(record: Record, *, limit: int = 12) -> list[str]:
         lines.append(f"  diagnosis: {line(diagnosis(record))}")
     if record.repeat:
         lines.append(f"  repeat: {line(record.repeat)}")
+    lines.append(f"  report: index.html#{anchor(record.implementation, record.scheme, record.check)}")
     return lines
 
 
@@ -105,7 +106,9 @@ def summary_lines(
                 reasons.setdefault(line(record.message) or "no reason given", []).append(record)
         for why, group in reasons.items():
             names = list(dict.fromkeys(line(r.check) for r in group))
-            lines.append(f"{title}: {', '.join(names[:6])}{' …' if len(names) > 6 else ''}: {why} ({len(group):,})")
+            wrong = sum(r.mismatched for r in group)
+            size = f"{len(group):,}, {count(wrong)} mismatches" if wrong else f"{len(group):,}"
+            lines.append(f"{title}: {', '.join(names[:6])}{' …' if len(names) > 6 else ''}: {why} ({size})")
     outcome = judge(about or {"finished": True, "exit_status": 0}, records)
     tally = ", ".join(f"{n:,} {status}" for status, n in sorted(outcome.statuses.items()))
     lines.append(f"{count(outcome.compared)} compared, {count(outcome.mismatched)} differ · records: {tally or 'none'}")

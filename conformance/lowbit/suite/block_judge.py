@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from lowbit import cases, packing
+from lowbit import arrays, cases, packing
 from lowbit.compare import Comparison, compare_bytes, compare_codes, compare_encoded, compare_values
-from lowbit.diagnose import diagnose
+from lowbit.diagnose import diagnose, diagnose_codes
 from lowbit.errors import LowbitError
 from lowbit.formats import FloatFormat
 from lowbit.references import bits, exact, tensors
@@ -19,6 +20,7 @@ from lowbit.rules import Rounding
 from lowbit.schemes import Encoded, Quantized, Scheme
 from lowbit.suite.convert import as_bytes, describe, host, host_array, padding_mask, widen
 from lowbit.suite.judge import BITS_LIMIT, DTYPES, Judge, Options
+from lowbit.suspect_decoding import diagnose_values
 
 DIAGNOSIS_LIMIT = 1 << 18
 """Elements of a failing input that the diagnosis looks at."""
@@ -88,8 +90,9 @@ class BlockJudge(Judge):
             return False
         wide = widen(x)
         comparison = compare_encoded(wide, actual, expected, self.scheme, max_samples=self.settings.max_mismatches)
-        if not self.add(comparison) and self.diagnosis is None:
-            self.diagnosis = self._diagnose(wide, actual, expected, options)
+        if not self.add(comparison) and self.explains(x):
+            on_host = {name: host_array(value) for name, value in options.items()}
+            self.explain(diagnose, wide.cpu().numpy(), host(actual), self.scheme, host(expected), on_host)
         return comparison.ok
 
     def dequantize(self, quantized: Quantized, encoded: Encoded, dtype: torch.dtype) -> None:
@@ -105,17 +108,18 @@ class BlockJudge(Judge):
                 "tensors",
                 "dequantize",
             )
-        self.add(
-            compare_values(
-                actual,
-                expected,
-                tensor=f"values, {DTYPES[dtype].name}",
-                max_samples=self.settings.max_mismatches,
-                codes=encoded.codes,
-                scales=encoded.scales,
-                scheme=self.scheme,
-            )
+        comparison = compare_values(
+            actual,
+            expected,
+            tensor=f"values, {DTYPES[dtype].name}",
+            max_samples=self.settings.max_mismatches,
+            codes=encoded.codes,
+            scales=encoded.scales,
+            scheme=self.scheme,
         )
+        if not self.add(comparison) and comparison.compared and self.explains(actual):
+            patterns = (host_array(arrays.bits(values.contiguous())) for values in (actual, expected))
+            self.explain(diagnose_values, host(encoded), self.scheme, DTYPES[dtype], *patterns)
 
     def encode(self, x: torch.Tensor, element: FloatFormat, rounding: Rounding, **options: Any) -> None:
         """Judges the scalar stage alone: x (N,) float32 to one code a byte."""
@@ -128,7 +132,12 @@ class BlockJudge(Judge):
             self.agree(
                 compare_codes(x.cpu(), torch.from_numpy(second), expected.cpu(), element), "bits", "tensors", "encode"
             )
-        self.add(compare_codes(x, as_bytes(actual), expected, element, max_samples=self.settings.max_mismatches))
+        codes = as_bytes(actual)
+        comparison = compare_codes(x, codes, expected, element, max_samples=self.settings.max_mismatches)
+        if not self.add(comparison) and comparison.compared and self.explains(x):
+            parts = [host_array(part) for part in (x, codes, expected)]
+            random = {name: host_array(value) for name, value in options.items()}
+            self.explain(partial(diagnose_codes, **random), *parts, element, rounding, self.scheme.nan)
 
     def quantize_sparse(self, x: torch.Tensor, **options: Any) -> None:
         """Judges `quantize` on blocks of which only element 0 is not +0, at the cost of two elements a block.
@@ -188,6 +197,10 @@ class BlockJudge(Judge):
 
     # -- parts
 
+    def explains(self, values: torch.Tensor) -> bool:
+        """Whether a mismatch in so many values is to be explained: the first of the check, if they are few enough."""
+        return self.diagnosis is None and values.numel() <= DIAGNOSIS_LIMIT
+
     def _unpacked(self, result: Any, shape: tuple[int, ...], expected: Encoded, swizzle: bool) -> Encoded | None:
         """The result's codes and scales, or None where its form is wrong, which is kept as a fault."""
         try:
@@ -230,17 +243,3 @@ class BlockJudge(Judge):
         except LowbitError as error:
             self.fault("shape", "packed", str(error))
             return None
-
-    def _diagnose(self, x: torch.Tensor, actual: Encoded, expected: Encoded, options: dict[str, Any]) -> str | None:
-        if x.numel() > DIAGNOSIS_LIMIT:
-            return None
-        found = diagnose(
-            x.cpu().numpy(),
-            host(actual),
-            self.scheme,
-            host(expected),
-            {name: host_array(value) for name, value in options.items()},
-        )
-        if found is None:
-            return None
-        return f"{found} ({', '.join(self.parts)})" if self.parts else str(found)

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from lowbit.compare import Comparison, compare_bytes, failure
+from lowbit.diagnose import Diagnosis, diagnose_bytes
 from lowbit.errors import Unsupported, WitnessDisagreement
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.implementation import Implementation
 from lowbit.schemes import Scheme
-from lowbit.suite.convert import as_bytes, describe
+from lowbit.suite.convert import as_bytes, describe, host_array
 from lowbit.suite.watched import Watched
 
 DTYPES: dict[torch.dtype, FloatFormat] = {
@@ -89,6 +90,7 @@ class Judge:
 
     Attributes:
       of: the kind of scheme that checks with this judge are for.
+      listen: is given each comparison whose mismatches are to be listed, before its tensors are let go.
     """
 
     of: ClassVar[type] = Scheme
@@ -101,10 +103,12 @@ class Judge:
     assurance: str = ""
     diagnosis: str | None = None
     not_run: str | None = None
+    waived: bool = False
     exact_votes: int = 0
     parts: list[str] = field(default_factory=list)
     tensors: list[TensorOutcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    listen: Callable[[Comparison], None] | None = None
 
     def __post_init__(self) -> None:
         self.implementation = Watched(self.subject, self._changed)
@@ -122,6 +126,10 @@ class Judge:
 
     def add(self, comparison: Comparison) -> bool:
         """Keeps a comparison; True if it found no mismatch."""
+        if comparison.rows is not None:
+            if self.listen is not None:
+                self.listen(comparison)
+            comparison = replace(comparison, rows=None)
         self.comparisons.append(comparison)
         return comparison.ok
 
@@ -143,18 +151,25 @@ class Judge:
 
     # -- judgement
 
-    def same_bytes(self, actual: Any, expected: Any, *, tensor: str, kind: str = "byte", padding: Any = None) -> None:
-        """Judges bytes that were asked for; `kind` says what a difference means."""
-        self.add(
-            compare_bytes(
-                as_bytes(actual),
-                as_bytes(expected),
-                tensor=tensor,
-                kind=kind,
-                padding=padding,
-                max_samples=self.settings.max_mismatches,
-            )
-        )
+    def same_bytes(
+        self, actual: Any, expected: Any, *, tensor: str, kind: str = "byte", padding: Any = None, scales: Any = None
+    ) -> None:
+        """Judges bytes that were asked for; `kind` says what a difference means.
+
+        Args:
+          scales: what a swizzled buffer is made of: a wrong one is explained.
+        """
+        limit = self.settings.max_mismatches
+        sides = as_bytes(actual), as_bytes(expected)
+        comparison = compare_bytes(*sides, tensor=tensor, kind=kind, padding=padding, max_samples=limit)
+        if not self.add(comparison) and comparison.compared and scales is not None and self.diagnosis is None:
+            flat = scales.reshape(-1, scales.shape[-1])
+            self.explain(diagnose_bytes, *map(host_array, sides), scales=host_array(flat))
+
+    def explain(self, diagnose: Callable[..., Diagnosis | None], *args: Any, **options: Any) -> None:
+        """Says why the first mismatch of the check is one; later ones are left as they are."""
+        if self.diagnosis is None and (found := diagnose(*args, **options)) is not None:
+            self.diagnosis = f"{found} ({', '.join(self.parts)})" if self.parts else str(found)
 
     def refuses(self, call: Callable[[], Any], what: str) -> None:
         """Judges that a call of the implementation raises, whatever it raises, rather than return a result."""

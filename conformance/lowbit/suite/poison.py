@@ -17,11 +17,10 @@ def poisoned(fill: int) -> Iterator[None]:
     0xFF comes from torch's own deterministic fill, which reaches allocations inside registered operators too (every
     integer dtype gets its greatest value, 0xFF for uint8); for other bytes the Python allocators are wrapped.
     """
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    mode = torch.get_deterministic_debug_mode()
     filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     try:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports torch's compiler: seconds
         torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
         if fill == 0xFF:
             yield
@@ -33,7 +32,7 @@ def poisoned(fill: int) -> Iterator[None]:
         ):
             yield
     finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.set_deterministic_debug_mode(mode)
         torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
 
 

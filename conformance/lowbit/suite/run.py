@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import time
 import unittest
@@ -16,20 +15,22 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from lowbit import environment, quantized_checkpoint, report, schemes, vectors, weights
+from lowbit import environment, quantized_checkpoint, report, schemes, vectors
 from lowbit.compare import Comparison, merge
-from lowbit.errors import LowbitError, NothingCompared, UnknownScheme, Unsupported, WitnessDisagreement
+from lowbit.errors import LowbitError, NothingCompared, Unsupported, WitnessDisagreement
 from lowbit.implementation import DEFAULT, Implementation, load
 from lowbit.quantized_checkpoint import QuantizedCheckpoint
 from lowbit.records import Record, Run, read_about, read_records
-from lowbit.report import terminal, text
+from lowbit.report import github, terminal, text
+from lowbit.suite.gate import Gate, mark, today
 from lowbit.suite.judge import EXACT_LIMIT, Judge, Settings, TensorOutcome
+from lowbit.suite.listing import Listing
 from lowbit.suite.memory import LOCK, give_back, turn
+from lowbit.suite.selection import AnyScheme, select
+from lowbit.waiving import Setting
 
 JUDGE = pytest.StashKey[Judge]()
 STARTED = pytest.StashKey[float]()
-
-AnyScheme = schemes.Scheme | weights.WeightScheme
 
 CHECKPOINT_SCHEMES = ("mx4_ceil_e2m1_g32", "mxfp4_floor", "mxfp4_even", "nvfp4", "nvfp4_two_level")
 """What ``--weights`` tries on floating tensors unless ``--scheme`` says otherwise."""
@@ -47,6 +48,8 @@ class SuiteRun:
         self.checkpoint: QuantizedCheckpoint | None = None
         self.quantises = False
         self.run: Run
+        self.gate: Gate
+        self.listing: Listing
         self.not_run: dict[tuple[str, str], str] = {}
         self.worker = False
         self.about: dict[str, Any] = {}
@@ -68,6 +71,8 @@ class SuiteRun:
             self._choose_schemes(option.scheme)
             self.implementations = [load(target) for target in self.targets]
             self._check_names()
+            self.gate = self._open_gate(option)
+            self.listing = Listing(option.all_mismatches)
             if not self.worker:
                 self._check_vectors(option.vectors)
         except LowbitError as error:
@@ -95,6 +100,8 @@ class SuiteRun:
                     "level": option.level,
                     "weights": Path(option.weights).name if option.weights else None,
                     "require_gpu": option.require_gpu,
+                    "waivers": self.gate.file or None,
+                    "all_mismatches": option.all_mismatches,
                 },
                 seed=option.seed,
                 implementation=", ".join(i.name for i in self.implementations),
@@ -102,6 +109,8 @@ class SuiteRun:
                 level=option.level,
             )
             self.about = read_about(self.run.folder)
+        if not option.collectonly:
+            self.listing.open(self.run)
 
     def _choose_schemes(self, globs: Sequence[str] | None) -> None:
         """The schemes of the run: a quantised checkpoint runs its own unless the command line names others."""
@@ -115,6 +124,17 @@ class SuiteRun:
             raise LowbitError(
                 f"scheme: got {', '.join(globs or own)}, but {self.checkpoint.path} holds {', '.join(own)}"
             )
+
+    def _open_gate(self, option: Any) -> Gate:
+        setting = Setting(
+            device=self.device_line(),
+            level=option.level,
+            seed=option.seed,
+            weights=Path(option.weights).name if option.weights else "",
+            implementations=tuple(i.name for i in self.implementations),
+            today=today(),
+        )
+        return Gate(option.waivers, option.baseline, setting, [s.name for s in self.schemes], select)
 
     def _check_vectors(self, root: str | None) -> None:
         """Refuses golden files that were touched: what they say would be blamed on the kernel."""
@@ -162,6 +182,7 @@ class SuiteRun:
         votes = EXACT_LIMIT if declared["exact"] else 0
         judge: Judge = declared["judge"](implementation, scheme, self.settings, declared["name"], exact_votes=votes)
         request.node.stash[JUDGE] = judge
+        self.listing.hear(judge, request.node.nodeid)
         return judge
 
     @pytest.fixture
@@ -174,6 +195,7 @@ class SuiteRun:
             yield bar
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        self.gate.collected.add(metafunc.definition.path.name)
         if "judge" not in metafunc.fixturenames:
             return
         mark = metafunc.definition.get_closest_marker("lowbit")
@@ -186,8 +208,11 @@ class SuiteRun:
                 if reason is None:
                     subjects.append((implementation, scheme))
                     ids.append(f"{implementation.name}-{scheme.name}")
-                elif reason:
+                    continue
+                if reason:
                     self.not_run.setdefault((declared["name"], implementation.name), reason)
+                if reason or not self._is_about(declared["checkpoint"], scheme):
+                    self.gate.leave_out(implementation.name, scheme.name, declared["name"])
         metafunc.parametrize("subject", subjects, ids=ids)
 
     def _reason_not_to_run(self, declared: Mapping[str, Any], scheme: AnyScheme) -> str | None:
@@ -213,6 +238,7 @@ class SuiteRun:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self.deselected += len(items)
+        self.gate.deselect(items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: Any) -> None:
@@ -221,6 +247,7 @@ class SuiteRun:
         for check, implementation, reason in told.get("not_run", ()):
             self.not_run.setdefault((check, implementation), reason)
         self.deselected = max(self.deselected, told.get("deselected", 0))
+        self.gate.hear(told)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -249,13 +276,19 @@ class SuiteRun:
             # no check skips itself: the implementation raised what pytest would not count as a failure
             raise LowbitError(f"{type(escape).__name__} raised inside the check: {escape}") from escape
         if judge.mismatched:
-            pytest.fail("\n".join(terminal.record_lines(self._record(item, judge, "mismatch"))), pytrace=False)
+            found = self._records(item, judge, "mismatch")
+            waived = [record for record in found if record.status == "waived"]
+            if sum(record.mismatched for record in waived) == judge.mismatched:
+                judge.waived = True
+                pytest.skip(f"waived: {waived[0].message}")
+            whole = self._record(item, judge, "mismatch") if judge.tensors else found[0]
+            pytest.fail("\n".join(terminal.record_lines(whole)), pytrace=False)
         if not judge.compared:
             raise NothingCompared(f"{item.nodeid}: the check compared nothing")
         return result
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         outcome = yield
         judge = item.stash.get(JUDGE, None)
         if judge is None or (call.when != "call" and call.excinfo is None) or call.when == "teardown":
@@ -264,22 +297,30 @@ class SuiteRun:
             status = "pass"
         elif judge.not_run is not None:
             status = "unsupported"
-        elif judge.mismatched and call.excinfo.errisinstance(pytest.fail.Exception):
+        elif judge.waived or (judge.mismatched and call.excinfo.errisinstance(pytest.fail.Exception)):
             status = "mismatch"
         else:
             status = "error"
-        record = self._record(item, judge, status)
+        found = self._records(item, judge, status)
+        whole = found[-1] if not judge.tensors or status == "error" else self._record(item, judge, status)
         if status == "error" and call.excinfo is not None:
-            record.message = f"{call.excinfo.typename}: {call.excinfo.value}"
+            whole.message = f"{call.excinfo.typename}: {call.excinfo.value}"
             if call.excinfo.errisinstance(WitnessDisagreement):
-                record.message = "references disagree (a fault of lowbit): " + record.message
-        for tensor in judge.tensors:
-            self.run.add(self._tensor_record(item, judge, tensor))
+                whole.message = "references disagree (a fault of lowbit): " + whole.message
+        mark(item, outcome, whole, waived=judge.waived)
+        self.listing.close()
+        for record in found:
+            self.run.add(record)
         if self.device == "cuda":
             give_back()
-        if not judge.tensors or status == "error":  # the tensors' records say what became of the others
-            self.run.add(record)
         return outcome
+
+    def _records(self, item: pytest.Item, judge: Judge, status: str) -> list[Record]:
+        """One record a tensor of a checkpoint, else one of the check; waived where waivers hold."""
+        found = [self._tensor_record(item, judge, tensor) for tensor in judge.tensors]
+        if not found or status == "error":  # the tensors' records say what became of the others
+            found.append(self._record(item, judge, status))
+        return [self.gate.waive(record) for record in found]
 
     def _tensor_record(self, item: pytest.Item, judge: Judge, tensor: TensorOutcome) -> Record:
         found = merge(tensor.comparisons, max_samples=self.settings.max_mismatches)
@@ -307,6 +348,8 @@ class SuiteRun:
             mismatched=found.mismatched,
             kinds=found.kinds,
             samples=found.samples,
+            digests=found.digests,
+            pictures=found.pictures,
             diagnosis=judge.diagnosis,
             seconds=time.perf_counter() - item.stash.get(STARTED, time.perf_counter()),
             node=item.nodeid,
@@ -335,6 +378,7 @@ class SuiteRun:
             session.config.workeroutput["lowbit"] = {  # type: ignore[attr-defined]
                 "not_run": [[*names, reason] for names, reason in self.not_run.items()],
                 "deselected": self.deselected,
+                **self.gate.told(),
             }
         if self.worker or session.config.option.collectonly:
             return
@@ -344,15 +388,20 @@ class SuiteRun:
             for check, tensor, reason in self.checkpoint.left_out(self.quantises) if self.checkpoint else ():
                 self.run.add(replace(self._not_run(check, subject.name, reason), extra=tensor))
         records = read_records(self.run.folder)
-        heard = {r.implementation for r in records if r.compared}
+        for failure in self.gate.close(session, self.about | {"deselected": self.deselected}, records):
+            self.run.add(failure)
+            records.append(failure)
+        heard = {r.implementation for r in records if r.compared and r.status != "waived"}
         silent = [i.name for i in self.implementations if i.name not in heard]
         quiet = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if quiet and (silent or any(record.failed for record in records)):
+        if quiet and (silent or self.gate.stops or any(record.failed for record in records)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if silent and quiet:
-            self.nothing = f"nothing was compared for {', '.join(silent)}: that is a failure, not a pass"
+            beside = " but what is waived" if any(r.status == "waived" for r in records) else ""
+            self.nothing = f"nothing was compared for {', '.join(silent)}{beside}: that is a failure, not a pass"
         (self.run.folder / LOCK).unlink(missing_ok=True)
-        self.run.finish(int(session.exitstatus))
+        self.run.finish(int(session.exitstatus), deselected=self.deselected, **self.gate.about())
+        self.gate.write(self.run.folder)
         report.build(self.run.folder, html=not session.config.option.no_html)
 
     def _not_run(self, check: str, implementation: str, reason: str) -> Record:
@@ -370,6 +419,11 @@ class SuiteRun:
             message=reason,
         )
 
+    def pytest_report_teststatus(self, report: Any) -> Any:
+        if ("status", "waived") in map(tuple, getattr(report, "user_properties", ())) and report.when == "call":
+            return "waived", "w", ("WAIVED", {"yellow": True})
+        return None
+
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         if config.option.collectonly:
             return
@@ -379,39 +433,13 @@ class SuiteRun:
             terminalreporter.write_line(line)
         if self.deselected:
             terminalreporter.write_line(f"lowbit: REDUCED RUN: {self.deselected} checks were deselected", yellow=True)
+        for line, style in self.gate.lines(records, about, self.run.folder):
+            terminalreporter.write_line(line, **style)
         if self.nothing:
             terminalreporter.write_line(f"lowbit: {self.nothing}", red=True, bold=True)
         terminalreporter.write_line(f"lowbit: report in {self.run.folder}")
-
-
-def select(globs: Sequence[str]) -> tuple[AnyScheme, ...]:
-    """The schemes, of blocks and then of weights, that match any glob.
-
-    Raises:
-      UnknownScheme: a glob matches neither; names the nearest.
-    """
-    blocks: list[str] = []
-    stored: list[str] = []
-    for glob in globs:
-        errors: list[UnknownScheme] = []
-        for registry, found in ((schemes, blocks), (weights, stored)):
-            try:
-                found += [scheme.name for scheme in registry.select([glob])]
-            except UnknownScheme as error:
-                errors.append(error)
-        if len(errors) == 2:
-            raise _unknown(glob, errors)
-    return (*(schemes.select(blocks) if blocks else ()), *(weights.select(stored) if stored else ()))
-
-
-def _unknown(glob: str, errors: Sequence[UnknownScheme]) -> UnknownScheme:
-    base = glob.partition("+")[0]
-    for registry, error in zip((schemes, weights), errors, strict=True):
-        if base in registry.names():  # what is wrong is a rule or a flag, which that error names
-            return error
-    known = (*schemes.names(), *weights.names())
-    near = difflib.get_close_matches(glob, known, n=4, cutoff=0.3) or known[:4]
-    return UnknownScheme(f"scheme: got {glob!r}, want one of {', '.join(near)} … (see `lowbit list`)")
+        for line in github.tell(about, records) if config.option.github else ():
+            terminalreporter.write_line(line)
 
 
 def _is_empty(item: pytest.Function) -> bool:

@@ -59,7 +59,7 @@ def test_swizzle_of_indices(judge: BlockJudge) -> None:
             padding = padding_mask(expected.numel(), scales.shape, scales.device)
             with judge.part(f"{rows} × {columns}"):
                 buffer = judge.implementation.call("swizzle", scales)
-                judge.same_bytes(buffer, expected, tensor="buffer", padding=padding)
+                judge.same_bytes(buffer, expected, tensor="buffer", padding=padding, scales=scales)
                 poisoned = expected.clone()
                 poisoned[padding] = 0x7F
                 if judge.implementation.unswizzle is not None:
@@ -105,7 +105,7 @@ def test_swizzle_of_views(judge: BlockJudge) -> None:
         for name, view in scale_views(scales):
             with judge.part(name), judge.may_refuse(name):
                 buffer = judge.implementation.call("swizzle", view)
-                judge.same_bytes(buffer, expected, tensor="buffer", padding=padding)
+                judge.same_bytes(buffer, expected, tensor="buffer", padding=padding, scales=scales)
         if judge.implementation.unswizzle is None:
             continue
         with judge.part("every second byte of a buffer"), judge.may_refuse("every second byte"):
