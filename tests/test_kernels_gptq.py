@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from lowbit.errors import ArgumentError
-from lowbit_kernels import _weight_tiles, dequantize_gptq
+from lowbit_kernels import _weight_gptq, _weight_tiles, dequantize_gptq
 from lowbit_kernels._weight_tiles import Tile
 
+from .ptx_emulation import run
 from .weight_kernel_checks import (
     BFLOAT,
     DTYPES,
@@ -235,3 +236,11 @@ def test_empty(bits):
         rows = words * 32 // bits
         assert dequantize_gptq(*stored, bits=bits).shape == (rows, columns)
         assert dequantize_gptq(*stored, zeros(rows), bits=bits, group_size=-1).shape == (rows, columns)
+
+
+@pytest.mark.parametrize("byte", range(4))
+def test_the_permutation_makes_a_float_of_each_byte(byte: int) -> None:
+    """The kernels' PTX gives 2**23 + byte, whatever the other bytes hold."""
+    words = np.concatenate([RNG.integers(0, 2**32, 4096, dtype=np.uint32), np.arange(256, dtype=np.uint32) << 8 * byte])
+    numbers = run(_weight_gptq.byte_number(byte), {"$1": words})["$0"].view(np.float32)
+    assert np.array_equal(numbers, 2.0**23 + (words >> 8 * byte & 0xFF).astype(np.float32))

@@ -53,7 +53,7 @@ def repeated(field: int, BITS: int) -> int:
 @triton.constexpr_function
 def byte_number(BYTE: int) -> str:
     """PTX that makes the float32 2**23 + byte of a byte of $1."""
-    return f"prmt.b32 $0, $1, 0x4b000000, 0x754{BYTE};"
+    return f"{{ prmt.b32 $0, $1, 0x4b000000, 0x754{BYTE}; }}"
 
 
 @triton.jit
