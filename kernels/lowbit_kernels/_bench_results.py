@@ -183,23 +183,42 @@ def read(path: Path) -> list[Row]:
         raise ArgumentError(f"compare: {path} cannot be read: {error}") from error
     if tuple(names) != COLUMNS:
         raise ArgumentError(f"compare: got the columns {', '.join(names) or '(none)'}, want {', '.join(COLUMNS)}")
-    spreads = _spreads(path.with_suffix(".json"))
+    spreads = _spreads(path)
     try:
         return [_row(cells, spreads) for cells in lines]
     except (ValueError, TypeError) as error:
         raise ArgumentError(f"compare: {path} has a row that cannot be read: {error}") from error
 
 
-def _spreads(path: Path) -> dict[Key, Spread]:
+def facts(path: Path) -> dict[str, Any]:
+    """The JSON file beside a CSV file; nothing where there is none.
+
+    Raises:
+      ArgumentError: it holds something else.
+    """
+    path = path.with_suffix(".json")
     if not path.exists():
         return {}
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-        return {
-            (row["operation"], row["dtype"], row["rows"], row["columns"]): Spread(**row["microseconds"]) for row in rows
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ArgumentError(f"compare: {path} cannot be read: {error!r}") from error
+    if not isinstance(found, dict):
+        raise ArgumentError(f"compare: {path} holds a {type(found).__name__}, want an object")
+    return found
+
+
+def _spreads(path: Path) -> dict[Key, Spread]:
+    found = facts(path)
+    if not found:
+        return {}
+    try:
+        return {
+            (row["operation"], row["dtype"], row["rows"], row["columns"]): Spread(**row["microseconds"])
+            for row in found["rows"]
+        }
+    except (KeyError, TypeError) as error:
+        raise ArgumentError(f"compare: {path.with_suffix('.json')} cannot be read: {error!r}") from error
 
 
 def _row(cells: Sequence[str], spreads: Mapping[Key, Spread]) -> Row:

@@ -3,7 +3,9 @@
     --operation GLOB       name or name:dtype, again for more; default all
     --rows N --columns N   default 16384 x 8192
     --small                small and odd shapes: device times, and host times against an empty kernel
-    --out RUN.csv          writes the rows as they come, and RUN.json beside it: the environment and the spreads
+    --out RUN.csv          writes the rows as they come, RUN.json beside it (environment, spreads), and at the
+                           end RUN.svg, a roofline and the fractions
+    --draw RUN.csv         only draws RUN.svg again; needs no GPU
     --compare RUN.csv      sets the run beside an earlier one and marks what became slower beyond the spread
     --commit SHA           of the source, where it is a copy without its repository
     --jobs N               processes that compile first; 1 compiles while measuring
@@ -26,6 +28,7 @@ import torch
 from lowbit.errors import LowbitError
 from lowbit_kernels import _bench_compile as compilation
 from lowbit_kernels import _bench_operations as operations
+from lowbit_kernels import _bench_picture as picture
 from lowbit_kernels import _bench_results as results
 from lowbit_kernels import _bench_timing as timing
 from lowbit_kernels._bench_operations import COPY, Operation
@@ -50,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        if arguments.draw is not None:
+            _draw(arguments.draw, results.read(arguments.draw))
+            return 0
         chosen = _chosen(arguments)
         earlier = None if arguments.compare is None else results.read(arguments.compare)
         device = timing.require_gpu()
@@ -86,7 +92,16 @@ def _run(
                 found.fail(what, error)
                 print(f"bench: {what} FAILED: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     _close(found, earlier, time.monotonic() - started)
+    if arguments.out is not None:
+        _draw(arguments.out, found.rows)
     return 1 if found.errors or not found.rows else 0
+
+
+def _draw(run: Path, rows: Sequence[Row]) -> None:
+    """Writes the picture beside a CSV file."""
+    gpu = results.facts(run).get("environment", {}).get("gpu", {}).get("name", "")
+    title = "lowbit bench" + (f" on one {gpu}" if gpu else "")
+    run.with_suffix(".svg").write_text(picture.draw(rows, title), encoding="utf-8")
 
 
 def _close(found: Results, earlier: list[Row] | None, seconds: float) -> None:
@@ -171,6 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", metavar="RUN.csv", type=Path, help="the rows; RUN.json beside it: environment, spreads"
     )
+    parser.add_argument("--draw", metavar="RUN.csv", type=Path, help="only draw RUN.svg from a run's files")
     parser.add_argument("--compare", metavar="RUN.csv", type=Path, help="an earlier run to set beside this one")
     parser.add_argument("--commit", metavar="SHA", help="of the source, where git cannot tell")
     jobs = min(MOST_JOBS, os.cpu_count() or 1)
