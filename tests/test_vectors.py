@@ -38,7 +38,7 @@ from lowbit.vectors.diff import compare, contents
 from lowbit.vectors.lint import lint
 from lowbit.vectors.make import OverwriteRefused, check, make
 from lowbit.vectors.payload import Draft, render, render_plain
-from lowbit.vectors.read import payloads
+from lowbit.vectors.read import groups, payloads
 from lowbit.vectors.votes import Answer, Witness
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,14 +74,12 @@ def small(tmp_path: Path, made: Path) -> Path:
 # -- made again
 
 
-def test_everything_is_made_again_the_same_and_voted_on() -> None:
-    """`vectors check` of the checkout: bytes, hashes, votes, in less than a minute of two cores."""
-    found = check()
-    assert found.ok, "\n".join(found.lines())
-    assert found.voted["exact"] == found.voted["bits"] > 19_000
-    assert {"gfloat", "gmpy2", "ml_dtypes"} <= found.voted.keys()
+def test_the_manifest_counts_what_is_there() -> None:
+    """That all of it is made again the same and voted on is for `lowbit vectors check`, which `.ci/run` runs."""
     counts = json.loads((locate() / "manifest.json").read_bytes())["counts"]
-    assert (found.cases, found.groups) == (counts["cases"], counts["groups"])
+    found = groups()
+    assert len(found) == counts["groups"]
+    assert sum(len(group.cases) for group in found) == counts["cases"] > 20_000
 
 
 def test_a_small_folder_is_in_order(small: Path, drafts: tuple[Draft, ...]) -> None:
