@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.compile_matrix
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
