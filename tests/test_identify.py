@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,65 @@ def test_what_the_spec_says_of_dialects() -> None:
     }
 
 
+def raising(error: BaseException) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), pytest.skip.Exception("no"), GeneratorExit()])
+def test_an_implementation_ends_nothing(error: BaseException) -> None:
+    """`sys.exit(0)` in a kernel must not end `lowbit identify` with the status of a kernel that follows its scheme."""
+    call = raising(error)
+    given = Implementation(name="leaves", version="1", quantize=call, dequantize=call, matmul=call)
+    found = identify(given, ["mxfp4_floor"])
+    assert [(one.operation, one.follows) for one in found] == [
+        ("quantize", None),
+        ("dequantize", None),
+        ("matmul", None),
+    ]
+    assert all(type(error).__name__ in one.note for one in found)
+    assert exit_code(found) == 1
+
+
+def test_an_interrupt_is_one() -> None:
+    given = Implementation(name="stopped", version="1", quantize=raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        identify(given, ["mxfp4_floor"])
+
+
+@pytest.mark.parametrize("factor", [torch.empty(0), "x", object()])
+def test_a_tensor_scale_that_is_none(factor: Any) -> None:
+    def quantize(x: torch.Tensor, scheme: schemes.Scheme, **options: Any) -> Quantized:
+        return stock.quantize(x, scheme, **options)._replace(tensor_scale=factor)
+
+    found = one(Implementation(name="x", version="1", quantize=quantize), "nvfp4")
+    assert (found.follows, found.exact) == (None, False)
+    assert found.note.startswith("refused: ")
+
+
+def test_values_of_another_shape_follow_nothing() -> None:
+    """The suite fails such a decoder: it must not be told to follow the scheme exactly."""
+    given = Implementation(name="flat", version="1", dequantize=lambda *a: stock.dequantize(*a).flatten())
+    found = one(given, "mxfp4_floor", operation="dequantize")
+    assert (found.follows, found.exact) == (None, False)
+    assert "failed at binary32" in found.note
+
+
+def test_what_an_implementation_says_stays_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hostile.py"
+    path.write_text(
+        "from lowbit.implementation import Implementation\n"
+        "def quantize(x, scheme):\n    raise ValueError('\\x1b[31m\\n::error::x' + 'y' * 100000)\n"
+        "IMPLEMENTATION = Implementation(name='hostile', version='1', quantize=quantize)\n"
+    )
+    assert main(["identify", f"{path}:IMPLEMENTATION", "--scheme", "mxfp4_floor"]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("mxfp4_floor · quantize: refused: ValueError: \\u001b[31m ::error::xy")
+    assert (told.count("\n"), "\x1b" in told, len(told) < 8000) == (1, False, True)
+
+
 def test_the_difference_is_one() -> None:
     """The input told, run again: the two candidates give what is told of them, and no element can be left out."""
     found = one(changed(rounding=Rounding.TIES_AWAY), "mxfp4_floor")
@@ -191,6 +251,22 @@ def test_an_implementation_that_takes_bfloat16_alone() -> None:
     found = one(Implementation(name="narrow", version="0", quantize=quantize), "mxfp4_floor")
     assert found.exact
     assert "asked in bfloat16" in found.note
+
+
+def test_calls_that_raise_keep_a_kernel_from_being_exact() -> None:
+    """What came back is right everywhere, and still nothing is said to be followed."""
+
+    def quantize(x: torch.Tensor, scheme: schemes.Scheme, **options: Any) -> Quantized:
+        if not bool(torch.isfinite(x).all()):
+            raise RuntimeError("not for Inf")
+        return stock.IMPLEMENTATION.call("quantize", x, scheme, **options)
+
+    found = one(replace(stock.IMPLEMENTATION, quantize=quantize, dequantize=None), "nvfp4")
+    assert found.agree == found.inputs > 0
+    assert found.refused >= 1
+    assert not found.exact
+    assert exit_code([found]) == 1
+    assert "calls raised" in found.lines()[0]
 
 
 def test_what_declines_and_what_fails() -> None:

@@ -76,6 +76,11 @@ def _shown(message: str) -> str:
     return text.line(message, 2 * SHOWN)
 
 
+def _indented(told: str) -> str:
+    """A line of a listing, as `_shown`, with the spaces that it begins with."""
+    return " " * (len(told) - len(told.lstrip(" "))) + _shown(told)
+
+
 def _drop_output() -> None:
     """Lets the last flush of stdout, which Python does on exit, succeed: it would complain there otherwise."""
     try:
@@ -99,7 +104,7 @@ def _list(arguments: argparse.Namespace) -> int:
         "schemes": lambda: [glossary.scheme_rows(), weight_glossary.scheme_rows()],
         "formats": lambda: [glossary.format_rows()],
         "rules": lambda: [glossary.rule_rows() + weight_glossary.rule_rows()],
-        "impls": lambda: [[{"name": name, "target": place} for name, place in implementation.available().items()]],
+        "impls": lambda: [implementation.installed()],
     }[arguments.what]()
     if arguments.json:
         print(json.dumps([row for rows in tables for row in rows], indent=2))
@@ -139,7 +144,7 @@ def _identify(arguments: argparse.Namespace) -> int:
     for one in identify.identities(implementation.load(arguments.impl), arguments.scheme or (), device=device):
         found.append(one)
         if not arguments.json:
-            print("\n".join(one.lines()), flush=True)
+            print("\n".join(map(_indented, one.lines())), flush=True)  # it may tell what an implementation raised
     if arguments.json:
         print(json.dumps({"identities": [one.as_dict() for one in found], "table": identity.table(found)}, indent=2))
     elif not found:
@@ -256,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lowbit {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    verb = verbs.add_parser("list", help="schemes, formats, rules, or installed implementations")
+    verb = verbs.add_parser("list", help="schemes, formats, rules, or implementations and whether they are installed")
     verb.add_argument("what", nargs="?", choices=("schemes", "formats", "rules", "impls"), default="schemes")
     verb.add_argument("--json", action="store_true", help="a JSON array of objects")
     verb.set_defaults(run=_list)

@@ -8,10 +8,12 @@ next best.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from lowbit import schemes, weights
-from lowbit.errors import ArgumentError, DeviceError, UnknownScheme
+from lowbit.errors import ArgumentError, DeviceError, LowbitError, UnknownScheme
 from lowbit.identity import Identity
 from lowbit.implementation import Implementation
 from lowbit.schemes import Scheme
@@ -46,6 +48,7 @@ def identities(implementation: Implementation, globs: Sequence[str] = (), *, dev
     from lowbit.identify_weights import identify_weight
 
     blocks, stored = _asked(globs)
+    implementation = _kept_inside(implementation)
     seen = set()
     for scheme in blocks:
         if implementation.quantize is not None and (found := identify_quantizer(implementation, scheme, device)):
@@ -65,6 +68,25 @@ def identities(implementation: Implementation, globs: Sequence[str] = (), *, dev
     for weight in stored:
         if implementation.dequantize_weight is not None and (found := identify_weight(implementation, weight, device)):
             yield found
+
+
+def _kept_inside(implementation: Implementation) -> Implementation:
+    """The same, whose operations end no process: ``sys.exit()``, or a test framework's skip, is an error like any."""
+
+    def inside(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            try:
+                return operation(*args, **options)
+            except (Exception, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                raise LowbitError(f"{type(error).__name__}: {error}") from error
+
+        return call
+
+    asked = {name: getattr(implementation, name) for name in ("quantize", "dequantize", "matmul", "dequantize_weight")}
+    kept: dict[str, Any] = {name: inside(operation) for name, operation in asked.items() if operation is not None}
+    return replace(implementation, **kept)
 
 
 def _asked(globs: Sequence[str]) -> tuple[list[Scheme], list[WeightScheme]]:

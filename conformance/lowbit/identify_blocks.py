@@ -10,7 +10,7 @@ import numpy as np
 from lowbit import arrays, cases, packing, probes
 from lowbit.candidates import Candidate, alike, candidates, guessed, trial_of
 from lowbit.errors import LowbitError, Unsupported
-from lowbit.identity import Difference, Identity
+from lowbit.identity import FAILED, Difference, Identity, refusal
 from lowbit.implementation import Implementation
 from lowbit.probes import Probe
 from lowbit.schemes import Encoded, Quantized, Scheme
@@ -74,7 +74,7 @@ def _identified(
             trials.append(trial_of(probe.x, scheme, actual))
             kept.append(probe)
         except Exception as reason:
-            notes.append(f"refused a tensor for {probe.purposes[-1]}: {type(reason).__name__}: {reason}"[:200])
+            notes.append(refusal(f"a tensor for {probe.purposes[-1]}", reason))
     found = candidates(trials)
     best = max(found, key=lambda one: (one.count, one is found[0], one.registered, -len(one.name)))
     others = [one for one in found if one is not best]
@@ -98,6 +98,7 @@ def _identified(
         difference=None if following is None else _difference(best, following, trials, call),
         rules=_rules(best),
         columns=_columns(best, found, kept, trials),
+        refused=sum(note.startswith(FAILED) for note in notes),
         note="; ".join(notes),
     )
 
@@ -119,7 +120,12 @@ def _caller(subject: Implementation, scheme: Scheme, device: str, narrow: bool) 
         codes, scales = np.asarray(found.codes), np.asarray(found.scales)
         if codes.shape != x.shape or scales.size * scheme.block != codes.size:
             raise LowbitError(f"result: got codes {codes.shape} and scales {scales.shape} for x {x.shape}")
-        return Encoded(codes.astype(np.uint8), scales.astype(np.uint8), found.tensor_scale)
+        factor = found.tensor_scale
+        if factor is not None:  # an error here is one of this call
+            factor = np.asarray(factor, np.float32).reshape(-1)[:1]
+            if not factor.size:
+                raise LowbitError("result: got a tensor scale without an element")
+        return Encoded(codes.astype(np.uint8), scales.astype(np.uint8), factor)
 
     return call
 

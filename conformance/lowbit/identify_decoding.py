@@ -11,7 +11,7 @@ from lowbit import arrays, packing, probes, schemes
 from lowbit.decode_trial import DecodeTable, DecodeTrial
 from lowbit.errors import LowbitError, Unsupported
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
-from lowbit.identity import Difference, Identity
+from lowbit.identity import FAILED, REFUSALS, Difference, Identity, refusal
 from lowbit.implementation import Implementation
 from lowbit.kinds import values_differ
 from lowbit.references import bits
@@ -58,11 +58,11 @@ def identify_decoder(subject: Implementation, scheme: Scheme, device: str) -> Id
                 notes.append(f"{fmt.name}: {reason}")
                 continue
             except Exception as reason:  # whatever it is: the implementation is not ours
-                notes.append(f"refused {fmt.name}, tensor scale {factor}: {type(reason).__name__}: {reason}"[:200])
+                notes.append(refusal(f"{fmt.name}, tensor scale {factor}", reason))
                 continue
             calls.append(Asked(given, fmt, _trial(given, scheme, fmt, actual)))
     if not calls:
-        refused = [note for note in notes if note.startswith("refused")]
+        refused = [note for note in notes if note.startswith(REFUSALS)]
         return Identity(**asked, note="; ".join(refused)) if refused else None
     found = list(_answers(calls, scheme))
     inputs = sum(call.trial.actual.size for call in calls)
@@ -83,6 +83,7 @@ def identify_decoder(subject: Implementation, scheme: Scheme, device: str) -> Id
         next_text=following.text if following else "",
         next_agree=counts[following.name] if following else 0,
         difference=None if following is None else _difference(calls, best, following),
+        refused=sum(note.startswith(FAILED) for note in notes),
         note="; ".join(dict.fromkeys(notes)),
     )
 
@@ -97,7 +98,7 @@ def _call(subject: Implementation, encoded: Encoded, scheme: Scheme, fmt: FloatF
     ]
     dtype = {"binary32": torch.float32, "bfloat16": torch.bfloat16, "binary16": torch.float16}[fmt.name]
     result = subject.call("dequantize", Quantized(*parts), scheme, dtype)
-    if result.dtype is not dtype or result.numel() != encoded.codes.size:
+    if result.dtype is not dtype or tuple(result.shape) != encoded.codes.shape:
         raise LowbitError(f"result: got {result.dtype} {tuple(result.shape)} for codes {encoded.codes.shape}")
     return arrays.host(arrays.bits(result.contiguous()))
 

@@ -14,7 +14,7 @@ import numpy as np
 from lowbit import arrays, packing
 from lowbit.errors import LowbitError, Unsupported
 from lowbit.formats import BFLOAT16, BINARY32, FloatFormat
-from lowbit.identity import Difference, Identity
+from lowbit.identity import FAILED, REFUSALS, Difference, Identity, refusal
 from lowbit.implementation import Implementation
 from lowbit.kinds import values_differ
 from lowbit.matmul_trial import Product
@@ -62,9 +62,9 @@ def identify_product(subject: Implementation, scheme: Scheme, device: str) -> Id
             except Unsupported as reason:
                 notes.append(f"{fmt.name}: {reason}")
             except Exception as reason:  # whatever it is: the implementation is not ours
-                notes.append(f"refused {fmt.name}: {type(reason).__name__}: {reason}"[:200])
+                notes.append(refusal(f"{fmt.name}", reason))
     if not calls:
-        refused = [note for note in notes if note.startswith("refused")]
+        refused = [note for note in notes if note.startswith(REFUSALS)]
         return Identity(**asked, note="; ".join(dict.fromkeys(refused))) if refused else None
     found = list(_answers(calls, scheme))
     inputs = sum(call.product.actual.size for call in calls)
@@ -83,6 +83,7 @@ def identify_product(subject: Implementation, scheme: Scheme, device: str) -> Id
         next_text=following.text if following else "",
         next_agree=counts[following.name] if following else 0,
         difference=None if following is None else _difference(calls, best, following),
+        refused=sum(note.startswith(FAILED) for note in notes),
         note="; ".join(dict.fromkeys(notes)),
     )
 

@@ -12,7 +12,7 @@ from lowbit import arrays, weight_cases
 from lowbit.comparison import spread
 from lowbit.errors import LowbitError, Unsupported
 from lowbit.formats import BFLOAT16, BINARY16, FloatFormat
-from lowbit.identity import Difference, Identity
+from lowbit.identity import FAILED, REFUSALS, Difference, Identity, refusal
 from lowbit.implementation import Implementation
 from lowbit.kinds import values_differ
 from lowbit.references import weights_bits
@@ -59,11 +59,11 @@ def identify_weight(subject: Implementation, scheme: WeightScheme, device: str) 
             notes.append(f"{fmt.name}: {reason}")
             continue
         except Exception as reason:  # whatever it is: the implementation is not ours
-            notes.append(f"refused {fmt.name}: {type(reason).__name__}: {reason}"[:200])
+            notes.append(refusal(f"{fmt.name}", reason))
             continue
         calls.append(Asked(tensors, _trial(tensors, scheme, fmt, actual, right)))
     if not calls:
-        refused = [note for note in notes if note.startswith("refused")]
+        refused = [note for note in notes if note.startswith(REFUSALS)]
         return Identity(**asked, note="; ".join(dict.fromkeys(refused))) if refused else None
     found = list(_answers(calls, scheme))
     inputs = sum(call.trial.actual.size for call in calls)
@@ -82,6 +82,7 @@ def identify_weight(subject: Implementation, scheme: WeightScheme, device: str) 
         next_text=following.text if following else "",
         next_agree=counts[following.name] if following else 0,
         difference=None if following is None else _difference(calls, scheme, best, following),
+        refused=sum(note.startswith(FAILED) for note in notes),
         note="; ".join(dict.fromkeys(notes)),
     )
 

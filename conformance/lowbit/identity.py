@@ -14,6 +14,16 @@ COLUMNS = ("ties", "scale rule", "zero block", "NaN", "-0", "order of operations
 """What a table over implementations compares."""
 
 
+FAILED, REFUSALS = "failed at", ("refused", "failed at")
+"""How the notes on calls that raised begin: in some way, and those that were refused among them."""
+
+
+def refusal(what: str, reason: BaseException) -> str:
+    """A note: a clear refusal is a ValueError or a TypeError, anything else a call that failed."""
+    verb = "refused" if isinstance(reason, (ValueError, TypeError)) else FAILED
+    return f"{verb} {what}: {type(reason).__name__}: {reason}"[:200]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """An input on which two candidates differ, made as small as it can be.
@@ -41,6 +51,7 @@ class Identity:
       alike: registered schemes and dialects that no input tells from it.
       next, next_text, next_agree: the best of the candidates that some input tells from it.
       rules: by name, of what is followed. columns: what was seen of each of `COLUMNS`.
+      refused: calls that raised something else than `Unsupported`, ValueError or TypeError.
       note: why nothing came back, or what is to be known of the result.
     """
 
@@ -59,12 +70,13 @@ class Identity:
     difference: Difference | None = None
     rules: dict[str, str] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
+    refused: int = 0
     note: str = ""
 
     @property
     def exact(self) -> bool:
-        """Whether every input agrees with a registered scheme or a dialect."""
-        return self.registered and self.agree == self.inputs > 0
+        """Whether every input agrees with a registered scheme or a dialect, and no call raised."""
+        return self.registered and self.agree == self.inputs > 0 and not self.refused
 
     def as_dict(self) -> dict[str, Any]:
         """JSON's own types."""
@@ -78,6 +90,8 @@ class Identity:
         rank = "follows" if self.exact else "nothing registered; nearest is"
         if self.agree == self.inputs > 0 and not self.registered:
             rank = "no registered scheme, but one with"
+        elif self.agree == self.inputs > 0 and self.refused:
+            rank = f"would follow, but {self.refused} calls raised,"
         found = [f"{head}{rank} {self.text} · {self.agree:,} of {self.inputs:,} inputs agree"]
         if self.alike:
             found.append(f"  not told from: {', '.join(self.alike)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,16 @@ from typing import Any
 from lowbit.errors import UnknownImplementation, Unsupported
 from lowbit.schemes import Quantized
 
-__all__ = ["DEFAULT", "ENTRY_POINTS", "Implementation", "Quantized", "Unsupported", "available", "load"]
+__all__ = ["DEFAULT", "ENTRY_POINTS", "Implementation", "Quantized", "Unsupported", "available", "installed", "load"]
 
 ENTRY_POINTS = "lowbit.implementations"
 """The entry-point group in which packages announce an `Implementation`."""
 
 DEFAULT = "lowbit_kernels"
 """The implementation judged when none is named."""
+
+ADAPTERS = "lowbit.adapters."
+"""Modules that adapt a package which an extra of the same name brings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,35 @@ def available() -> dict[str, str]:
     return found
 
 
+def installed() -> list[dict[str, str]]:
+    """One row an implementation that is announced, whether its package is installed or not.
+
+    Returns:
+      name; version, of the adapted package where it is one of lowbit's adapters; target; install, the command that
+      brings a package that is missing, else empty.
+    """
+    rows = {}
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        version, install = (point.dist.version, "") if point.dist is not None else ("", "")
+        if point.value.startswith(ADAPTERS) and point.dist is not None:
+            extra = point.value.removeprefix(ADAPTERS).partition(":")[0].replace("_", "-")
+            distribution = _brought(point.dist.requires or [], extra)
+            try:
+                version = importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                version, install = "not installed", f"pip install '{point.dist.name}[{extra}]'"
+        rows[point.name] = {"name": point.name, "version": version, "target": point.value, "install": install}
+    for name, target in available().items():
+        rows.setdefault(name, {"name": name, "version": "", "target": target, "install": ""})
+    return [rows[name] for name in sorted(rows)]
+
+
+def _brought(requirements: list[str], extra: str) -> str:
+    """The distribution that an extra is for: the first that it requires; the extra's own name if there is none."""
+    marked = [text for text in requirements if re.search(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]", text)]
+    return re.split(r"[^\w.-]", marked[0], maxsplit=1)[0] if marked else extra
+
+
 def load(target: str) -> Implementation:
     """The implementation that `target` names.
 
@@ -104,7 +137,7 @@ def load(target: str) -> Implementation:
         raise
     except AttributeError as error:
         raise UnknownImplementation(f"impl: {target!r}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() in a script would end this process, with its own status
         raise UnknownImplementation(f"impl: {target!r} fails on import: {type(error).__name__}: {error}") from error
     if not isinstance(value, Implementation):
         raise UnknownImplementation(f"impl: {target!r} is a {type(value).__name__}, want an Implementation")

@@ -1,16 +1,16 @@
-"""bitsandbytes' dequantisers as an implementation: NF4 and FP4, nested or not, and LLM.int8, by its public functions.
+"""bitsandbytes' dequantisers as implementations: NF4 and FP4, nested or not, and LLM.int8, by its public functions.
 
 Each call is what the library's own layers make of stored tensors; what it returns is passed on as it is.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from lowbit.adapters._released import adapt
 from lowbit.errors import Unsupported
-from lowbit.implementation import Implementation
 from lowbit.weights import WeightScheme
 
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -35,12 +35,23 @@ def dequantize_weight(tensors: Mapping[str, Any], scheme: WeightScheme, dtype: A
     raise Unsupported(f"bitsandbytes has no {scheme.name}")
 
 
+def dequantize_rows(tensors: Mapping[str, Any], scheme: WeightScheme, dtype: Any) -> Any:
+    """The same, but a weight of one dimension goes in as a matrix of one row, and its row comes out.
+
+    Layers hold matrices; on the CPU a weight of one dimension comes back as one, and no values are compared then.
+    """
+    shape = tuple(tensors.get("shape", ()))
+    if len(shape) != 1 or scheme.family not in ("nf4", "fp4"):
+        return dequantize_weight(tensors, scheme, dtype)
+    return dequantize_weight({**tensors, "shape": (1, *shape)}, scheme, dtype).reshape(-1)
+
+
 def _dequantize_4_bits(tensors: Mapping[str, Any], scheme: WeightScheme, dtype: Any) -> Any:
+    if scheme.group not in BLOCK_SIZES:
+        raise Unsupported(f"bitsandbytes has no blocks of {scheme.group}, only of {', '.join(map(str, BLOCK_SIZES))}")
     import torch
     from bitsandbytes import functional
 
-    if scheme.group not in BLOCK_SIZES:
-        raise Unsupported(f"bitsandbytes has no blocks of {scheme.group}, only of {', '.join(map(str, BLOCK_SIZES))}")
     nested = {}
     if scheme.nested:
         state2 = functional.QuantState(
@@ -60,11 +71,9 @@ def _dequantize_4_bits(tensors: Mapping[str, Any], scheme: WeightScheme, dtype: 
     return functional.dequantize_4bit(packed.unsqueeze(1), state)  # its quantiser makes bytes of shape (n / 2, 1)
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("bitsandbytes")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+IMPLEMENTATION = adapt("bitsandbytes", "bitsandbytes", "bitsandbytes", dequantize_weight=dequantize_weight)
 
-
-IMPLEMENTATION = Implementation(name="bitsandbytes", version=_version(), dequantize_weight=dequantize_weight)
+ROWS = replace(
+    adapt("bitsandbytes", "bitsandbytes", "bitsandbytes", dequantize_weight=dequantize_rows), name="bitsandbytes_rows"
+)
+"""To judge values on the CPU where the shape of a weight of one dimension is lost."""

@@ -1,0 +1,85 @@
+"""Findings about released packages, as data: what was given, what came back, what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Codes = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What FINDINGS.md tells of a package under `name`.
+
+    Attributes:
+      subject: the adapter's name. version: the release in which it was seen.
+    """
+
+    name: str
+    subject: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded(Finding):
+    """A block that is quantised.
+
+    Attributes:
+      scheme: under which the answer is right.
+      x: binary32 patterns of the first elements; the rest of the block is +0.
+      got, right: the scale byte, and the codes of these elements.
+      before: the first elements of a block that stands before it. tensor_scale: the g that is given, if any.
+    """
+
+    scheme: str
+    x: Codes
+    got: tuple[int, Codes]
+    right: tuple[int, Codes]
+    before: Codes = ()
+    tensor_scale: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded(Finding):
+    """A block of one scale byte that is decoded.
+
+    Attributes:
+      dtype: by torch's name. scale, codes: what is stored; the other codes are 0.
+      got, right: patterns of dtype; `NAN` for NaN.
+    """
+
+    scheme: str
+    dtype: str
+    scale: int
+    codes: Codes
+    got: Codes
+    right: Codes
+    tensor_scale: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast(Finding):
+    """A binary32 pattern that is cast to a format, to nearest with ties to even."""
+
+    format: str
+    x: int
+    got: int
+    right: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Called(Finding):
+    """A call of the package itself.
+
+    Attributes: call, what is done; got, what it says; right, in words.
+    """
+
+    call: Callable[[], Any]
+    got: Any
+    right: str
+
+
+NAN = -1
+"""In place of a pattern: any NaN."""
