@@ -6,6 +6,7 @@ lowbit and no triton: what a run does on its own account it does here too.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import sys
@@ -17,11 +18,14 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = ["torch", "pandas", "jinja2", "jsonschema", "ml_dtypes", "rich.console", "rich.progress"]
 
 PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-BYTECODE = tempfile.TemporaryDirectory() if sys.dont_write_bytecode else None
-"""Where runs keep compiled modules for one another, if nothing may be kept beside the sources."""
-
 if sys.platform == "linux":
     PROCESSES.set_forkserver_preload(LIBRARIES)
+
+
+@functools.cache
+def bytecode() -> tempfile.TemporaryDirectory[str] | None:
+    """Where runs keep compiled modules for one another, if nothing may be kept beside the sources."""
+    return tempfile.TemporaryDirectory() if sys.dont_write_bytecode else None
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,17 @@ def run_pytest(*words: str, output: Path, cwd: Path = ROOT) -> Finished:
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("TRITON_INTERPRET", None)
-    bytecode = BYTECODE.name if BYTECODE else None
-    process = PROCESSES.Process(target=_main, args=(list(words), str(output), str(cwd), environment, bytecode))
+    kept = bytecode()
+    process = PROCESSES.Process(
+        target=_main, args=(list(words), str(output), str(cwd), environment, kept.name if kept else None)
+    )
     process.start()
     process.join()
     assert process.exitcode is not None
     return Finished(process.exitcode, output.read_text())
 
 
-def _main(words: list[str], output: str, cwd: str, environment: dict[str, str], bytecode: str | None) -> None:
+def _main(words: list[str], output: str, cwd: str, environment: dict[str, str], compiled: str | None) -> None:
     with open(output, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -59,8 +65,8 @@ def _main(words: list[str], output: str, cwd: str, environment: dict[str, str], 
     os.environ.update(environment)
     os.chdir(cwd)
     sys.argv = ["pytest", *words]
-    if bytecode is not None:
-        sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
+    if compiled is not None:
+        sys.pycache_prefix, sys.dont_write_bytecode = compiled, False
 
     import pytest
 

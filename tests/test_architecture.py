@@ -95,12 +95,20 @@ PROOFS = (
 OWN: dict[str, tuple[str, ...]] = {
     "lowbit.adapters.reference": tuple(f"lowbit.references.{name}" for name in ("bits", "matmul", "weights_bits")),
     "lowbit.adapters.bitsandbytes": ("bitsandbytes",),
+    **{
+        f"lowbit.adapters.{name}": (name,)
+        for name in ("torchao", "compressed_tensors", "gfloat", "ml_dtypes", "transformers", "modelopt")
+    },
+    "lowbit.adapters._integers": ("lowbit.packing_weights",),
+    "lowbit.adapters.quanto": ("optimum",),
+    "lowbit.adapters.autoawq": ("awq",),
+    **{f"lowbit.adapters.{name}": (name,) for name in ("gguf", "hqq", "gptqmodel")},
     "lowbit.report.parquet": ("pyarrow",),
     **{f"lowbit.proofs.{name}": ("z3",) for name in PROOFS},
 }
 """What one module may import beside its layer's, inside functions."""
 
-DISTRIBUTIONS = {"z3": "z3_solver"}
+DISTRIBUTIONS = {"z3": "z3_solver", "modelopt": "nvidia_modelopt", "optimum": "optimum_quanto", "awq": "autoawq"}
 """Package → the distribution that has it, where their names differ."""
 
 KERNELS_MAY_IMPORT = (
@@ -212,7 +220,8 @@ def test_import_law(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("lowbit.adapters.")])
 def test_adapters_import_what_they_adapt_lazily(name: str) -> None:
-    spec = ("lowbit", *(f"lowbit.{module}" for module in (*LAYERS["spec"], *LAYERS["subject"], "packing")))
+    modules = (*LAYERS["spec"], *LAYERS["subject"], "packing", "adapters._released", "adapters._integers")
+    spec = ("lowbit", *(f"lowbit.{module}" for module in modules))
     eager = sorted(target for target, on_import in module_imports(name) if on_import and target not in spec)
     assert not eager, f"{name} imports {eager} at its top"
 

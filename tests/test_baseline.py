@@ -172,6 +172,25 @@ def test_what_makes_runs_hard_to_compare_is_said(change: dict[str, Any], warning
     assert len(found.warnings) == 1 or change == {"environment": None}
 
 
+def test_another_exception_is_not_the_same_error() -> None:
+    """What a message says after its type may hold an address, or a time, that is another one each time."""
+    raised = [
+        record(status="error", compared=0, message=text) for text in ("OSError: 0x7f", "OSError: 0x80", "KeyError")
+    ]
+    assert whats(compare([raised[0]], [raised[1]])) == [("same", "error", 1, 1)]
+    found = compare([raised[0]], [raised[2]])
+    assert (whats(found), found.exit_code) == ([("changed", "error", 1, 1)], 1)
+
+
+def test_runs_in_the_wrong_order_are_told() -> None:
+    """Exchanged, what is new reads as fixed, and nothing fails: the reader must be told."""
+    early, late = ({**ABOUT, "run": day, "started": f"2026-11-{day}T00:00:00Z"} for day in ("01", "02"))
+    assert diff.compare(early, [record()], late, [record()]).warnings == ()
+    (warning,) = diff.compare(late, [record({"tie": 3})], early, [record()]).warnings
+    assert warning == "B began before A, 2026-11-01T00:00:00Z and 2026-11-02T00:00:00Z: are they exchanged?"
+    assert diff.compare(early, [record()], early, [record()]).warnings == ("a run is compared with itself",)
+
+
 def test_two_runs_of_one_implementation_each_are_compared_whatever_it_is_called() -> None:
     found = compare([record({"tie": 3})], [record({"tie": 3}, implementation="mine-2")])
     assert [c.what for c in found.changes] == ["same"]
@@ -227,7 +246,12 @@ def test_text_stays_text_in_every_form(tmp_path: Path) -> None:
 
 
 def stored(tmp_path: Path, *records: Record, status: int = 0) -> str:
-    made = Run.start(tmp_path / "runs", {"device": "cpu"}, "pytest", {}, 7, implementation="mine", level="full")
+    return selected(tmp_path, {}, *records, status=status)
+
+
+def selected(tmp_path: Path, options: dict[str, Any], *records: Record, status: int = 0) -> str:
+    """A run's folder whose command line had these options."""
+    made = Run.start(tmp_path / "runs", {"device": "cpu"}, "pytest", options, 7, implementation="mine", level="full")
     for each in records:
         made.add(each)
     made.finish(status)
@@ -310,4 +334,13 @@ def test_a_run_fails_for_what_it_no_longer_judges(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "baseline.json").read_text())["exit_code"] == 1
     assert gate.difference == Difference.of(json.loads((tmp_path / "baseline.json").read_text()))
     assert not closed(tmp_path, baseline, record(), record(check="encode")).stops
+    assert not closed(tmp_path, baseline, record(), scheme=["mxfp4_floor"]).stops
+
+
+def test_a_selection_that_both_runs_made_excuses_nothing(tmp_path: Path) -> None:
+    """A release that always names its schemes must notice a check that is gone, as one that names none does."""
+    options = {"scheme": ["mxfp4_*"], "weights": None}
+    baseline = selected(tmp_path, options, record(), record(check="encode"))
+    assert closed(tmp_path, baseline, record(), scheme=["mxfp4_*"]).stops
+    assert not closed(tmp_path, baseline, record(), record(check="encode"), scheme=["mxfp4_*"]).stops
     assert not closed(tmp_path, baseline, record(), scheme=["mxfp4_floor"]).stops

@@ -13,9 +13,9 @@ import pytest
 from suite_runs import ROOT, run_pytest
 
 from lowbit import waivers, waiving
-from lowbit.errors import LowbitError
+from lowbit.errors import LowbitError, ReportError
 from lowbit.records import Record, read_about, read_records
-from lowbit.suite.gate import Gate
+from lowbit.suite.gate import Gate, refused_as_usage
 from lowbit.suite.selection import select
 
 ENTRY = """
@@ -98,6 +98,14 @@ def test_files_that_were_not_collected(tmp_path: Path) -> None:
     opened = gate(tmp_path, ENTRY)
     opened.collected.discard("test_shapes.py")
     assert closed(opened, session()).failures == []
+
+
+def test_a_start_that_fails_is_told_as_usage() -> None:
+    def configure(self: object, config: pytest.Config) -> None:
+        raise ReportError("report_dir: x: Read-only file system")
+
+    with pytest.raises(pytest.UsageError, match=r"^report_dir: x: Read-only file system$"):
+        refused_as_usage(configure)(None, None)  # type: ignore[arg-type]
 
 
 def test_a_scheme_that_is_not_there_is_refused(tmp_path: Path) -> None:

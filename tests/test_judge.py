@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lowbit import schemes
-from lowbit.implementation import Implementation
+from lowbit.implementation import Implementation, Quantized
 from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.judge import Settings
 
@@ -36,7 +36,7 @@ def test_an_error_of_a_reference_is_no_refusal(monkeypatch: pytest.MonkeyPatch) 
         raise ValueError("a fault of the reference")
 
     monkeypatch.setattr("lowbit.suite.block_judge.tensors.quantize", broken)
-    judge = judge_of(lambda x, scheme, **options: None)
+    judge = judge_of(lambda x, scheme, **options: Quantized(torch.zeros(2, 16), torch.zeros(2, 1)))
     with pytest.raises(ValueError, match="a fault of the reference"), judge.may_refuse("transposed"):
         judge.quantize(torch.ones(2, 32))
     assert judge.notes == []

@@ -11,7 +11,7 @@ import pytest
 from lowbit import cli
 from lowbit.errors import ReportError
 from lowbit.records import Record, Run, read_about, read_records
-from lowbit.report import merge
+from lowbit.report import diff, merge
 from lowbit.report.outcome import judge
 
 
@@ -156,6 +156,25 @@ def test_incomplete_shards_leave_the_whole_incomplete(
     assert judge(about, records).verdict == "INCOMPLETE"
 
 
+@pytest.mark.parametrize("lines", [0, 1, 3])
+def test_records_that_were_lost_or_added_leave_a_run_incomplete(tmp_path: Path, lines: int) -> None:
+    """A file that is cut between two lines, or copied behind itself, is well-formed; run.json has the number."""
+    folder = shard(tmp_path, record(), record("shapes"))
+    assert judge(read_about(folder), read_records(folder)).verdict == "PASS"
+    path = folder / "records.jsonl"
+    path.write_text("".join((path.read_text() * 2).splitlines(keepends=True)[:lines]))
+    found, about = read_records(folder), read_about(folder)
+    said = f"records: {lines} are there, 2 were when the run ended"
+    outcome = judge(about, found)
+    assert (outcome.verdict, f"INCOMPLETE RUN: {said}." in outcome.warnings) == ("INCOMPLETE", True)
+    whole = shard(tmp_path, record(), record("shapes"))
+    complete = read_about(whole), read_records(whole)
+    assert "the later run is incomplete" in diff.compare(*complete, about, found).stopped
+    assert f"the earlier run's {said}" in diff.compare(about, found, *complete).warnings
+    merged_about, _ = merged(tmp_path, folder)
+    assert merged_about["problems"] == [f"{folder.name}: {said}"]
+
+
 def test_a_run_that_was_broken_off_outweighs_other_ends(tmp_path: Path) -> None:
     about, _ = merged(tmp_path, shard(tmp_path, status=5), shard(tmp_path, record(), status=2))
     assert about["exit_status"] == 2
@@ -178,6 +197,21 @@ def test_a_waiver_that_no_shard_could_judge_is_told(tmp_path: Path) -> None:
     b = shard(tmp_path, record("shapes"), waivers={"file": "w.toml", "unjudged": unjudged[1:]})
     about, _ = merged(tmp_path, a, b)
     assert about["waivers"] == {"file": "w.toml", "unjudged": unjudged[1:]}
+
+
+@pytest.mark.parametrize("unjudged", [None, 3, [[]], ["x"], {"a": 1}])
+def test_shards_whose_waivers_cannot_be_told(tmp_path: Path, unjudged: object) -> None:
+    a = shard(tmp_path, record(), waivers={"file": "w.toml", "unjudged": unjudged})
+    about, _ = merged(tmp_path, a, shard(tmp_path, record("shapes")))
+    assert about["waivers"] == {"file": "w.toml", "unjudged": []}
+
+
+def test_ids_that_are_no_text_are_told_apart(tmp_path: Path) -> None:
+    parts = [shard(tmp_path, record(), run=[1]), shard(tmp_path, record("shapes"), run=[2])]
+    assert len(merged(tmp_path, *parts)[1]) == 2
+    again = shard(tmp_path, record("scale"), run=[2])
+    with pytest.raises(ReportError, match="got one of them twice"):
+        merge.merge([parts[1], again], tmp_path / "other")
 
 
 def test_machines_are_told(tmp_path: Path) -> None:

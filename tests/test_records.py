@@ -140,6 +140,13 @@ def test_two_runs_in_one_second_have_two_folders(tmp_path: Path) -> None:
     assert len({started(tmp_path).folder for _ in range(20)}) == 20
 
 
+@pytest.mark.parametrize("place", ["file", "file/below", "/dev/null/below"])
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ReportError, match=r"^report_dir: .*(file|below)"):
+        Run.start(tmp_path / place, {}, "pytest", {}, 7)
+
+
 def test_workers_are_merged_in_order_of_node(tmp_path: Path) -> None:
     """The merged file does not depend on which worker ran what."""
     texts = []

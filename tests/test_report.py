@@ -436,7 +436,7 @@ def test_diagnosis_of_a_part_says_so(tmp_path: Path) -> None:
     """The sentence counts the mismatches of the comparison that was diagnosed; the record may have more."""
     sentence = "the one mismatch vanishes with ties away from zero"
     failing = record(status="mismatch", compared=99, mismatched=10, kinds={"tie": 10}, diagnosis=sentence)
-    assert f"explains 1 of 10 mismatches: {sentence}" in page(run(tmp_path, finished=1, records=(failing,))).text
+    assert f"looked into 1 of 10 mismatches: {sentence}" in page(run(tmp_path, finished=1, records=(failing,))).text
 
 
 def test_headings_of_the_matrix_are_not_cut(tmp_path: Path) -> None:

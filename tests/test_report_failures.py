@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from report_runs import DEVICE, record, ties_away
 
 from lowbit import report
@@ -53,3 +54,36 @@ def test_what_fails_is_never_cut_from_the_matrix() -> None:
     assert f'href="#{text.anchor("ties_away", "s199", "c79")}">✗ ' in source
     assert source.index(">s199</th>") < source.index(">s0</th>")
     assert "20 more checks are in" in source
+
+
+@pytest.mark.parametrize(
+    ("causes", "beside", "left"), [(1, "", ""), (2, "1 more finding", ""), (6, "5 more findings", "2 more findings")]
+)
+def test_other_findings_are_told_beside_the_first(tmp_path: Path, causes: int, beside: str, left: str) -> None:
+    """The first screen names one cause; a reader who stops there must know that there are others."""
+    failing = [
+        record(
+            check=f"c{i}",
+            status="mismatch",
+            compared=9,
+            mismatched=1,
+            kinds={"tie": 1},
+            diagnosis=f"{'abcdef'[i]} was broken",
+        )
+        for i in range(causes)
+    ]
+    source = page(tmp_path, *failing)
+    screen, wrong = source.split('<main id="content"')
+    assert ("more finding" in screen) == bool(beside)
+    assert f"{beside}</a>" in screen
+    assert ("that differ from these" in wrong) == bool(left)
+    assert f"{left} that differ from these" in wrong or not left
+
+
+def test_a_mismatch_without_a_diagnosis_says_so(tmp_path: Path) -> None:
+    """An empty place could be read as a cause that was looked for and not found, which is said in other words."""
+    plain = {"status": "mismatch", "mismatched": 1, "kinds": {"value": 1}}
+    said = "No diagnosis was made of this."
+    assert page(tmp_path / "a", record(**plain)).count(said) == 2
+    assert said not in page(tmp_path / "b", record(**plain, diagnosis="unexplained: no rule change"))
+    assert said not in page(tmp_path / "c", record(status="error", compared=0, message="boom"))

@@ -138,16 +138,17 @@ def test_anchors_of_different_names_differ() -> None:
 
 def test_diagnosis_of_a_part_says_so() -> None:
     failing = replace(ties_away(), diagnosis="the one mismatch vanishes with ties up")
-    said = f"explains 1 of {failing.mismatched} mismatches: the one mismatch vanishes with ties up"
+    said = f"looked into 1 of {failing.mismatched} mismatches: the one mismatch vanishes with ties up"
     assert f"  diagnosis: {said}" in terminal.record_lines(failing)
     assert any(line.endswith(f": {said}") for line in terminal.summary_lines([failing]))
     for said, told in {
-        "all 1,000 mismatches vanish with a": "explains 1,000 of 2,000 mismatches: all 1,000 mismatches vanish with a",
+        "all 1,000 mismatches vanish with a": "looked into 1,000 of 2,000 mismatches: "
+        "all 1,000 mismatches vanish with a",
         "all 2,000 mismatches vanish with a": "all 2,000 mismatches vanish with a",
-        "3 of 9 mismatches vanish (33 %) with a": "explains 3 of 2,000 mismatches: "
+        "3 of 9 mismatches vanish (33 %) with a": "looked into 9 of 2,000 mismatches: "
         "3 of 9 mismatches vanish (33 %) with a",
-        "all 500 mismatches vanish with a; tried on 500 of 2,000": "all 500 mismatches vanish with a; "
-        "tried on 500 of 2,000",
+        "all 500 mismatches vanish with a; tried on 500 of 900 (b: c)": "looked into 500 of 2,000 mismatches: "
+        "all 500 mismatches vanish with a (b: c)",
         UNEXPLAINED: UNEXPLAINED,
         "": "",
     }.items():

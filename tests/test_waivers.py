@@ -57,6 +57,7 @@ def test_an_entry(tmp_path: Path) -> None:
         (('reason = "ties"', ""), "waiver 1: reason: is missing, want why this may ship"),
         (("https://example.org/issues/7", "#7"), "waiver 1: issue: got '#7', want a link"),
         (('issue = "https://example.org/issues/7"', ""), "waiver 1: issue: is missing"),
+        (("issues/7", r"issues/7\n"), "waiver 1: issue: got 'https://example.org/issues/7\\n', want a link"),
         (("2027-03-31", '"2027-03-31"'), "waiver 1: expires: got '2027-03-31', want the last day"),
         (("2027-03-31", "2027-03-31T00:00:00Z"), "waiver 1: expires: got"),
         (("2027-03-31", "2027-02-30"), "w.toml: Invalid date"),
@@ -95,6 +96,9 @@ def test_globs_and_architectures() -> None:
     assert matches("test_b[x-mxfp4]", "test_?[x-*]")
     assert not matches("x", "[x]")
     assert not matches("mxfp4_floor", "mxfp4")
+    assert matches("a[!b]\nc", "a[!b]*c")
+    assert not matches("ac", "a[!b]c")
+    assert not matches("a" * 100 + "b", "*a" * 40)  # in no time, though there are many ways to try
     assert waivers.architectures(H200) == ("cuda", "sm_90", "NVIDIA H200", "9.0")
     assert waivers.architectures("cuda, Thing (with name) (sm_120), Triton interpreter — x")[1:] == (
         *("sm_120", "Thing (with name)"),
@@ -280,6 +284,15 @@ def test_entries_to_paste_waive_just_what_they_were_made_from(tmp_path: Path) ->
     after = [waiving.waive(each, entries, here) for each in found]
     assert [each.status for each in after] == ["waived"] * 4 + ["pass"]
     assert waiving.judge(entries, after, here, lambda waiver: "") == waiving.Findings([], [])
+
+
+@pytest.mark.parametrize(
+    ("started", "expires"),
+    [("2026-12-31T23:59:59Z", "2027-01-30"), ("9999-12-31", "1970-01-31"), (None, "1970-01-31"), ([1], "1970-01-31")],
+)
+def test_entries_of_a_run_of_any_day(started: object, expires: str) -> None:
+    """The last days of the calendar have no day thirty days later."""
+    assert waivers.entries([record()], {"started": started})[0].endswith(f"expires = {expires}")
 
 
 def test_the_verdict_is_never_a_plain_pass() -> None:

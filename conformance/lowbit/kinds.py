@@ -22,6 +22,8 @@ KINDS: dict[str, str] = {
     "shape": "wrong shape",
     "dtype": "wrong dtype",
     "changed_input": "an input was written to",
+    "view": "a result shares memory with an input",
+    "setting": "a setting of the process was changed",
     "guard": "a byte outside the output was written",
     "unwritten": "a byte of the output was not written",
     "nondeterministic": "two calls gave different bits",

@@ -48,6 +48,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
     from lowbit.suite.run import SuiteRun  # imports torch: after the interpreter was chosen
 
+    share_cores()
+
     early_config.pluginmanager.register(SuiteRun(device=device, interpreted=interpreted), "lowbit-suite")
 
 
@@ -85,6 +87,14 @@ def add_options(parser: pytest.Parser) -> None:
         "--all-mismatches",
         action="store_true",
         help="write every mismatch to mismatches.parquet in the run's folder; needs lowbit[parquet]",
+    )
+    add(
+        "--check-timeout",
+        type=float,
+        default=600,
+        metavar="SECONDS",
+        help="how long one call of an implementation may take before its check is ended as hung, 0 for any time; "
+        "default %(default)s",
     )
     add("--report-dir", metavar="DIR", help="where runs are written; default reports/runs under pytest's root")
     add("--no-html", action="store_true", help="write no index.html (`lowbit report build` can, later)")
@@ -133,6 +143,15 @@ def choose_device(wanted: str, *, require_gpu: bool) -> tuple[str, bool]:
         )
     os.environ["TRITON_INTERPRET"] = "1"
     return "cpu", True
+
+
+def share_cores() -> None:
+    """Gives each of xdist's workers its part of the cores: torch's threads wait by spinning, on others' too."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    if workers:
+        import torch
+
+        torch.set_num_threads(min(torch.get_num_threads(), max((os.cpu_count() or 1) // workers, 1)))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "Record",
     "Run",
     "append",
+    "miscount",
     "mismatches",
     "plain",
     "read",
@@ -52,7 +53,10 @@ FAILING = ("mismatch", "error")
 DEPTH = 32
 """Objects and lists inside each other that are read; whatever is deeper was not written by a run."""
 
-_UNCOUNTED = ("error", "shape", "dtype", "changed_input", "guard", "unwritten", "nondeterministic")
+_UNCOUNTED = (
+    *("error", "shape", "dtype", "changed_input", "view", "setting"),
+    *("guard", "unwritten", "nondeterministic"),
+)
 """Kinds of mismatch of which no element was compared: they may bring `mismatched` above `compared`."""
 
 
@@ -287,6 +291,9 @@ class Run:
           environment: as `environment.collect` returns. command: the command line of the run.
           options: those in force, by name. seed: of random inputs.
           implementation, version, level: for the report of a run that leaves no record; else `options` say it.
+
+        Raises:
+          ReportError: nothing can be written there.
         """
         now = datetime.now(UTC)
         while True:
@@ -294,8 +301,10 @@ class Run:
             try:
                 folder.mkdir(parents=True)
                 break
-            except FileExistsError:
-                continue
+            except OSError as error:
+                if not isinstance(error, FileExistsError) or not folder.parent.is_dir():
+                    told = f"report_dir: {report_dir}: {error.strerror}, want a folder to write to"
+                    raise ReportError(told) from error
         run = cls(folder)
         run.path.touch()
         run._write(
@@ -353,6 +362,7 @@ class Run:
         about["finished"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         about["exit_status"] = int(status)
         about["problems"] = problems
+        about["records"] = len(found)
         about |= told
         self._write(about)
         return found
@@ -407,3 +417,14 @@ def read_about(folder: Path | str) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise ReportError(f"run_dir: run.json of {Path(folder).name} is a {type(about).__name__}, want an object")
     return about
+
+
+def miscount(about: Mapping[str, Any], records: Sequence[Record]) -> str:
+    """That there are fewer records, or more, than when the run ended, in a sentence; "" if there are as many.
+
+    Lines that were lost whole leave no other trace.
+    """
+    counted = about.get("records")
+    if counted is None or counted == len(records):
+        return ""
+    return f"records: {len(records):,} are there, {str(counted)[:20]} were when the run ended"

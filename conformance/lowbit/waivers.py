@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import fnmatch
 import json
 import re
 import tomllib
@@ -89,8 +90,7 @@ class Waiver:
 
 def matches(value: str, glob: str) -> bool:
     """Whether a text is the glob, or fits it; brackets are letters, for node ids are full of them."""
-    pattern = re.escape(glob).replace(r"\*", ".*").replace(r"\?", ".")
-    return value == glob or re.fullmatch(pattern, value, re.DOTALL) is not None
+    return value == glob or fnmatch.fnmatchcase(value, glob.replace("[", "[[]"))
 
 
 def architectures(device: str) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def _waiver(entry: Mapping[str, Any], place: str) -> Waiver:
             raise refuse(name, "a text that is not empty")
     if "reason" not in entry:
         raise refuse("reason", "why this may ship")
-    if not re.match(r"https?://\S+$", str(entry.get("issue"))):
+    if not re.fullmatch(r"https?://\S+", str(entry.get("issue"))):
         raise refuse("issue", "a link to follow it up, https://…")
     expires = entry.get("expires")
     if not isinstance(expires, datetime.date) or isinstance(expires, datetime.datetime):
@@ -204,11 +204,11 @@ def entries(records: Iterable[Record], about: Mapping[str, Any]) -> list[str]:
 
 
 def _later(started: Any) -> str:
+    lasts = datetime.timedelta(days=DAYS)
     try:
-        day = datetime.date.fromisoformat(str(started)[:10])
-    except ValueError:
-        day = datetime.date(1970, 1, 1)
-    return (day + datetime.timedelta(days=DAYS)).isoformat()
+        return (datetime.date.fromisoformat(str(started)[:10]) + lasts).isoformat()
+    except (ValueError, OverflowError):
+        return (datetime.date(1970, 1, 1) + lasts).isoformat()
 
 
 def quoted(value: str) -> str:

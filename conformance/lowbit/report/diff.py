@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from lowbit.records import Record, plain
+from lowbit.records import Record, miscount, plain
 from lowbit.report.text import count, line
 
 NEW = ("new", "changed", "no longer judged")
@@ -161,7 +161,10 @@ class _Side:
         return not any(r.failed for r in self.records)
 
     def kinds(self) -> dict[str, tuple[int, tuple[str, ...]]]:
-        """kind → number of mismatches, and the digests of all records, sorted. A call that raised is one of its own."""
+        """kind → number of mismatches, and the digests of all records, sorted.
+
+        A call that raised is a kind of its own; the type of what it raised stands for a digest.
+        """
         found: dict[str, tuple[int, tuple[str, ...]]] = {}
         for record in self.records:
             kinds = dict(record.kinds) if record.status in JUDGED else {}
@@ -169,7 +172,8 @@ class _Side:
                 kinds["error"] = kinds.get("error", 0) + 1
             for kind, n in kinds.items():
                 total, digests = found.get(kind, (0, ()))
-                found[kind] = total + n, tuple(sorted((*digests, str(record.digests.get(kind, "")))))
+                own = record.message.partition(":")[0] if kind == "error" else record.digests.get(kind, "")
+                found[kind] = total + n, tuple(sorted((*digests, str(own))))
         return found
 
     def reason(self) -> str:
@@ -197,6 +201,7 @@ def compare(
       problems: what could not be read of the earlier run's records.
     """
     warnings = [f"the earlier run's records are damaged: {line('; '.join(problems), 200)}"] if problems else []
+    warnings += [f"the earlier run's {told}"] if (told := miscount(about_before, before)) else []
     warnings += _warnings(about_before, about_after)
     old, new = _names(before), _names(after)
     if len(old) == len(new) == 1 and old != new:
@@ -215,7 +220,7 @@ def compare(
     stopped = []
     if not any(side.judged for side in sides[1].values()):
         stopped.append("the later run compared nothing")
-    if not running and _incomplete(about_after):
+    if not running and (_incomplete(about_after) or miscount(about_after, after)):
         stopped.append("the later run is incomplete")
     changes.sort(key=lambda change: ORDER.index(change.what))
     first, second = (str(about.get("run") or "a run") for about in (about_before, about_after))
@@ -249,10 +254,10 @@ def _changes(key: Key, a: _Side, b: _Side, *, selected: bool, reason: str) -> li
     found = []
     for kind in dict.fromkeys((*after, *before)):
         (n, old), (m, new) = before.get(kind, (0, ())), after.get(kind, (0, ()))
-        known = all(old) and all(new) and kind != "error"
+        known = all(old) and all(new)
         same = n == m and (old == new or not known)
         what = "same" if same else "new" if not n else "fixed" if not m else "changed"
-        note = "" if known or not same else "by their number: there is no digest"
+        note = "" if (known and kind != "error") or not same else "by their number: there is no digest"
         if what in NEW and b.waived:
             what, note = "new, waived", next((r.message for r in b.records if r.status == "waived"), "")
         elif what == "changed" and n == m:
@@ -271,12 +276,17 @@ def _assurances(a: _Side, b: _Side) -> str:
 
 
 _FIELDS = ("lowbit", "level", "seed", "implementation", "version")
-_LEFT_OUT = ("command", "report_dir", "impl", "require_gpu")
+_LEFT_OUT = ("command", "report_dir", "impl", "require_gpu", "all_mismatches")
 
 
 def _warnings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """The fields of run.json in which two runs differ and that bear on what they found."""
     found = ["the earlier run is incomplete"] if _incomplete(a) else []
+    first, second = (str(about.get("started") or "") for about in (a, b))
+    if first > second > "":
+        found.append(f"B began before A, {line(second, 80)} and {line(first, 80)}: are they exchanged?")
+    if first and first == second and a.get("run") == b.get("run"):
+        found.append("a run is compared with itself")
     values = [{name: about.get(name) for name in _FIELDS} for about in (a, b)]
     for about, flat in zip((a, b), values, strict=True):
         flat["checks deselected"] = about.get("deselected") or 0

@@ -24,10 +24,11 @@ from lowbit.report.html_failures import sections, told_in_full
 from lowbit.report.outcome import Cell, axes, first_failures, judge, matrix
 
 MATRIX_CELLS, MATRIX_COLUMNS = 8000, 60
-SECTIONS = 120
+FAILURES, SECTIONS = 4, 120
 LISTED, LOUD = 1000, 12
 NAME = 120
-"""Bounds: cells and columns of the matrix; failed checks; rows of a table, and of the one on top; letters."""
+"""Bounds: cells and columns of the matrix; findings on top; failed checks; rows of a table, and of the one on top;
+letters."""
 
 TENSOR_COLUMNS = {
     "tensor": "tensor",
@@ -71,6 +72,7 @@ def render(
     versions = {r.implementation: r.version for r in records if r.version}
     devices = dict.fromkeys(r.device for r in records if r.device) or [str(environment.get("device") or "unknown")]
     waived = [cell for cell in cells.values() if not cell.failed and told_in_full(cell)]
+    failures = first_failures(records, len(records))
     shown = (failed + waived)[:SECTIONS]
     silent = _silent(records)
     script = _environment().get_template("filter.js.j2").render()
@@ -84,7 +86,8 @@ def render(
             outcome=judge(about, records, problems),
             judged=[f"{name} {versions.get(name, about.get('version') or '')}".strip() for name in judged],
             devices=list(devices),
-            failures=first_failures(records, 4),
+            failures=failures[:FAILURES],
+            failures_left=len(failures[FAILURES:]),
             matrix=_matrix(cells),
             sections=sections(shown),
             difference=difference,

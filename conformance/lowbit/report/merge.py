@@ -13,7 +13,7 @@ from typing import Any
 
 from lowbit import __version__, report
 from lowbit.errors import ReportError
-from lowbit.records import Record, append, plain, read_about, read_run
+from lowbit.records import Record, append, miscount, plain, read_about, read_run
 
 BROKEN = (2, 3)
 """Exit statuses of a run that was broken off."""
@@ -41,8 +41,8 @@ class Shard:
             return "it did not finish"
         if self.about.get("exit_status") in BROKEN:
             return f"it was broken off (exit status {self.about['exit_status']})"
-        told = self.about.get("problems")
-        return "; ".join([*self.problems, *(map(str, told) if isinstance(told, list) else ())])
+        told, lost = self.about.get("problems"), miscount(self.about, self.records)
+        return "; ".join(filter(None, [*self.problems, *(map(str, told) if isinstance(told, list) else ()), lost]))
 
 
 def merge(folders: Sequence[Path | str], into: Path | str, *, mixed: bool = False) -> Path:
@@ -66,7 +66,7 @@ def merge(folders: Sequence[Path | str], into: Path | str, *, mixed: bool = Fals
     shards = [_shard(Path(folder)) for folder in folders]
     if not shards:
         raise ReportError("runs: got none, want the folders of one or more")
-    if len({shard.about.get("run") for shard in shards}) < len(shards):
+    if len({json.dumps(shard.about.get("run")) for shard in shards}) < len(shards):
         raise ReportError("runs: got one of them twice, want each once")
     differing = _mixture(shards)
     if differing and not mixed:
@@ -76,7 +76,8 @@ def merge(folders: Sequence[Path | str], into: Path | str, *, mixed: bool = Fals
     (into / "records.jsonl").touch()
     for record in records:
         append(into / "records.jsonl", record)
-    about = json.dumps(plain(_about(into.resolve().name, shards, differing)), indent=2, allow_nan=False)
+    told = {**_about(into.resolve().name, shards, differing), "records": len(records)}
+    about = json.dumps(plain(told), indent=2, allow_nan=False)
     (into / "run.json").write_text(about + "\n", encoding="ascii")
     return report.build(into)
 
@@ -210,8 +211,12 @@ def _waivers(abouts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     told = [about["waivers"] for about in abouts if isinstance(about.get("waivers"), Mapping)]
     if not told:
         return None
-    lists = [[tuple(map(str, pair)) for pair in each.get("unjudged", ()) if isinstance(pair, list)] for each in told]
-    places = [{pair[0] for pair in pairs if pair} for pairs in lists]
+    given = [each.get("unjudged") for each in told]
+    lists = [
+        [tuple(map(str, pair)) for pair in pairs if isinstance(pair, list) and pair] if isinstance(pairs, list) else []
+        for pairs in given
+    ]
+    places = [{pair[0] for pair in pairs} for pairs in lists]
     left = set.intersection(*places)
     unjudged = [list(pair) for pair in dict.fromkeys(pair for pairs in lists for pair in pairs) if pair[0] in left]
     return {"file": _joined(each.get("file") for each in told), "unjudged": unjudged}

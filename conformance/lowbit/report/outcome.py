@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lowbit.records import Record
+from lowbit.records import Record, miscount
 from lowbit.report.text import anchor, line
 
 ORDER = ("error", "mismatch", "waived", "not_run", "unsupported", "pass")
@@ -111,7 +111,8 @@ def judge(about: Mapping[str, Any], records: Sequence[Record], problems: Sequenc
     failing = statuses["mismatch"] + statuses["error"]
     finished, status = about.get("finished"), about.get("exit_status")
     unknown = isinstance(status, bool) or not isinstance(status, int)
-    incomplete = not finished or bool(problems) or unknown or status in (2, 3)
+    lost = bool(problems or miscount(about, records))
+    incomplete = not finished or lost or unknown or status in (2, 3)
     if failing:
         checks = len({(r.implementation, r.scheme, r.check) for r in records if r.failed})
         verdict = "FAIL"
@@ -173,6 +174,8 @@ def _warnings(
         yield f"INCOMPLETE RUN: its exit status is no number: {line(about.get('exit_status'), 60) or 'none'}."
     if problems:
         yield f"INCOMPLETE RUN: {len(problems)} line(s) of records could not be read: {line('; '.join(problems), 300)}"
+    if told := miscount(about, records):
+        yield f"INCOMPLETE RUN: {told}."
     for level in _levels(about, records):
         if level in LOUD:
             yield LEVELS[level]

@@ -75,20 +75,20 @@ def reason(sample: Mapping[str, Any]) -> str:
     return f"{kind} → {rule.removeprefix('ties_').removeprefix('to_').replace('_', ' ') if rule in known else rule}"
 
 
+_TRIED = re.compile(r"; tried on [\d,]+ of [\d,]+(?=$| \()")
 _EXPLAINED = re.compile(r"(?:all ([\d,]+) mismatches|the one mismatch|([\d,]+) of ([\d,]+) mismatches) vanish")
 
 
 def diagnosis(record: Record) -> str:
-    """The diagnosis; where it was made of a part of the record's mismatches, with how many of them it explains."""
+    """The diagnosis; where it was made of a part of the record's mismatches, with how many were looked into."""
     said = record.diagnosis or ""
     found = _EXPLAINED.match(said)
     if found is None:
         return said
-    explained, cut = found[1] or found[2] or "1", re.search(r"; tried on [\d,]+ of ([\d,]+)$", said)
-    told = cut[1] if cut else found[3] or explained
-    if not 0 < int(f"0{told.replace(',', '')[:20]}") < record.mismatched:
+    tried = found[1] or found[3] or "1"
+    if not 0 < int(f"0{tried.replace(',', '')[:20]}") < record.mismatched:
         return said
-    return f"explains {explained} of {record.mismatched:,} mismatches: {said}"
+    return f"looked into {tried} of {record.mismatched:,} mismatches: {_TRIED.sub('', said)}"
 
 
 def anchor(implementation: str, scheme: str, check: str) -> str:

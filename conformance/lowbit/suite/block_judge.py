@@ -95,9 +95,9 @@ class BlockJudge(Judge):
             self.explain(diagnose, wide.cpu().numpy(), host(actual), self.scheme, host(expected), on_host)
         return comparison.ok
 
-    def dequantize(self, quantized: Quantized, encoded: Encoded, dtype: torch.dtype) -> None:
-        """Judges `dequantize` of those bytes to that dtype."""
-        actual = self.implementation.call("dequantize", quantized, self.scheme, dtype)
+    def dequantize(self, quantized: Quantized, encoded: Encoded, dtype: torch.dtype) -> torch.Tensor:
+        """Judges `dequantize` of those bytes to that dtype; returns what the implementation did."""
+        actual: torch.Tensor = self.implementation.call("dequantize", quantized, self.scheme, dtype)
         expected = tensors.dequantize(encoded, self.scheme, dtype)
         if actual.numel() <= BITS_LIMIT:
             second = bits.dequantize(host(encoded), self.scheme, DTYPES[dtype])
@@ -120,6 +120,7 @@ class BlockJudge(Judge):
         if not self.add(comparison) and comparison.compared and self.explains(actual):
             patterns = (host_array(arrays.bits(values.contiguous())) for values in (actual, expected))
             self.explain(diagnose_values, host(encoded), self.scheme, DTYPES[dtype], *patterns)
+        return actual
 
     def encode(self, x: torch.Tensor, element: FloatFormat, rounding: Rounding, **options: Any) -> None:
         """Judges the scalar stage alone: x (N,) float32 to one code a byte."""

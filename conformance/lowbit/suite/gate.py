@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -137,13 +138,13 @@ class Gate:
         failures = self.findings.failures
         if self.baseline is not None:
             earlier, problems = read_run(self.baseline)
-            options = session.config.option
+            before, options = read_about(self.baseline), session.config.option
             self.difference = diff.compare(
-                read_about(self.baseline),
+                before,
                 earlier,
                 about,
                 [*records, *failures],
-                partial=bool(missing or about.get("deselected") or options.scheme or options.weights),
+                partial=bool(missing or about.get("deselected")) or _narrowed(options, before.get("options")),
                 running=True,
                 problems=problems,
             )
@@ -198,6 +199,13 @@ class Gate:
                 yield f"  {line}", red if line == "SOMETHING NEW" else {}
 
 
+def _narrowed(options: Any, before: Any) -> bool:
+    """Whether schemes or a checkpoint are selected, and not those that an earlier run had selected."""
+    own = list(options.scheme or ()), Path(options.weights).name if options.weights else None
+    told = before if isinstance(before, Mapping) else {}
+    return any(own) and own != (told.get("scheme"), told.get("weights"))
+
+
 def mark(item: pytest.Item, report: Any, record: Record, *, waived: bool) -> None:
     """Gives a test the properties that JUnit and other reports of pytest carry."""
     values = {name: getattr(record, name) for name in PROPERTIES}
@@ -206,6 +214,19 @@ def mark(item: pytest.Item, report: Any, record: Record, *, waived: bool) -> Non
     found = [(name, value if isinstance(value, int) else text.clean(value)) for name, value in values.items()]
     item.user_properties += found
     report.user_properties += found
+
+
+def refused_as_usage(configure: Callable[[Any, pytest.Config], None]) -> Callable[[Any, pytest.Config], None]:
+    """The same hook, whose errors of lowbit are told in a line, without a traceback."""
+
+    @functools.wraps(configure)
+    def call(self: Any, config: pytest.Config) -> None:
+        try:
+            configure(self, config)
+        except LowbitError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    return call
 
 
 def today() -> date:

@@ -22,6 +22,7 @@ from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.implementation import Implementation
 from lowbit.schemes import Scheme
 from lowbit.suite.convert import as_bytes, describe, host_array
+from lowbit.suite.escapes import Escaped, WrongForm, is_of_device
 from lowbit.suite.watched import Watched
 
 DTYPES: dict[torch.dtype, FloatFormat] = {
@@ -109,12 +110,10 @@ class Judge:
     tensors: list[TensorOutcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     listen: Callable[[Comparison], None] | None = None
+    _repeated: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.implementation = Watched(self.subject, self._changed)
-
-    def _changed(self, operation: str, name: str) -> None:
-        self.fault("changed_input", name, f"{operation} changed its {name}")
+        self.implementation = Watched(self.subject, self.fault, self.note)
 
     @property
     def compared(self) -> int:
@@ -131,7 +130,21 @@ class Judge:
                 self.listen(comparison)
             comparison = replace(comparison, rows=None)
         self.comparisons.append(comparison)
+        if not comparison.ok and not self._repeated:
+            self._repeat(comparison.tensor)
         return comparison.ok
+
+    def _repeat(self, tensor: str) -> None:
+        """Makes the call that the first mismatch of a check came from once more: it may have been by chance."""
+        text = self.implementation.differs_again()
+        self._repeated = text is not None
+        if text:
+            self.fault("nondeterministic", tensor, text)
+
+    def note(self, text: str) -> None:
+        """Keeps what is to be told beside the comparisons, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def fault(self, kind: str, tensor: str, text: str) -> None:
         """Keeps a fault that is no difference of two arrays, such as a wrong shape or a changed input."""
@@ -175,9 +188,11 @@ class Judge:
         """Judges that a call of the implementation raises, whatever it raises, rather than return a result."""
         try:
             result = call()
-        except Unsupported:
+        except (Unsupported, Escaped, WrongForm):
             raise
-        except Exception:  # whatever its type, the input was refused and nothing was misread
+        except Exception as error:  # whatever its type, the input was refused and nothing was misread
+            if is_of_device(error):
+                raise
             self.add(Comparison(tensor=what, compared=1))
         else:
             self.fault("shape", what, f"{what}: accepted, returned {describe(result)}, want an error")

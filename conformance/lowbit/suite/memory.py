@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -35,5 +35,6 @@ def turn(folder: Path) -> Iterator[None]:
 
 def give_back() -> None:
     """Returns what torch's allocator keeps for later, where that is much: other workers may need it now."""
-    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT:
-        torch.cuda.empty_cache()
+    with suppress(RuntimeError):  # a device that no longer answers has nothing to give back
+        if torch.cuda.is_initialized() and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > KEPT:
+            torch.cuda.empty_cache()

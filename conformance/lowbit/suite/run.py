@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-import unittest
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -18,18 +17,19 @@ from rich.progress import Progress
 from lowbit import environment, quantized_checkpoint, report, schemes, vectors
 from lowbit.compare import Comparison, merge
 from lowbit.errors import LowbitError, NothingCompared, Unsupported, WitnessDisagreement
-from lowbit.implementation import DEFAULT, Implementation, load
+from lowbit.implementation import DEFAULT, Implementation
 from lowbit.quantized_checkpoint import QuantizedCheckpoint
 from lowbit.records import Record, Run, read_about, read_records
 from lowbit.report import github, terminal, text
-from lowbit.suite.gate import Gate, mark, today
+from lowbit.suite.escapes import WrongForm, told
+from lowbit.suite.gate import Gate, mark, refused_as_usage, today
 from lowbit.suite.judge import EXACT_LIMIT, Judge, Settings, TensorOutcome
+from lowbit.suite.keeper import JUDGE, Keeper, limits_of, load_timed
 from lowbit.suite.listing import Listing
 from lowbit.suite.memory import LOCK, give_back, turn
 from lowbit.suite.selection import AnyScheme, select
 from lowbit.waiving import Setting
 
-JUDGE = pytest.StashKey[Judge]()
 STARTED = pytest.StashKey[float]()
 
 CHECKPOINT_SCHEMES = ("mx4_ceil_e2m1_g32", "mxfp4_floor", "mxfp4_even", "nvfp4", "nvfp4_two_level")
@@ -43,6 +43,7 @@ class SuiteRun:
         self.device, self.interpreted = device, interpreted
         self.implementations: list[Implementation] = []
         self.targets: list[str] = []
+        self.imports: list[str] = []
         self.schemes: tuple[AnyScheme, ...] = ()
         self.settings: Settings
         self.checkpoint: QuantizedCheckpoint | None = None
@@ -58,6 +59,7 @@ class SuiteRun:
 
     # -- before collection
 
+    @refused_as_usage
     def pytest_configure(self, config: pytest.Config) -> None:
         option = config.option
         self.worker = hasattr(config, "workerinput")
@@ -67,16 +69,13 @@ class SuiteRun:
                 self.checkpoint = quantized_checkpoint.read(option.weights)
             except LowbitError as error:
                 raise pytest.UsageError(f"--weights: {error}") from error
-        try:
-            self._choose_schemes(option.scheme)
-            self.implementations = [load(target) for target in self.targets]
-            self._check_names()
-            self.gate = self._open_gate(option)
-            self.listing = Listing(option.all_mismatches)
-            if not self.worker:
-                self._check_vectors(option.vectors)
-        except LowbitError as error:
-            raise pytest.UsageError(str(error)) from error
+        self._choose_schemes(option.scheme)
+        self.implementations, self.imports = load_timed(self.targets, limits_of(config)[0])
+        self._check_names()
+        self.gate = self._open_gate(option)
+        self.listing = Listing(option.all_mismatches)
+        if not self.worker:
+            self._check_vectors(option.vectors)
         self.settings = Settings(
             device=self.device,
             level=option.level,
@@ -111,6 +110,8 @@ class SuiteRun:
             self.about = read_about(self.run.folder)
         if not option.collectonly:
             self.listing.open(self.run)
+            keeper = Keeper(self._record, self.run.folder, self.run.worker, self.device, limits_of(config))
+            config.pluginmanager.register(keeper, "lowbit-keeper")
 
     def _choose_schemes(self, globs: Sequence[str] | None) -> None:
         """The schemes of the run: a quantised checkpoint runs its own unless the command line names others."""
@@ -164,7 +165,7 @@ class SuiteRun:
 
     def pytest_report_header(self, config: pytest.Config) -> list[str]:
         lines = terminal.header(self.about) if self.about else []
-        lines.append(f"schemes: {len(self.schemes)} · implementations: {', '.join(self.targets)}")
+        lines += [f"schemes: {len(self.schemes)} · implementations: {', '.join(self.targets)}", *self.imports]
         if self.settings.weights:
             lines.append(f"weights: {self.settings.weights} (only the checkpoint check runs)")
         if self.checkpoint is not None and self.checkpoint.layers:
@@ -272,9 +273,8 @@ class SuiteRun:
                 pytest.skip(f"unsupported: {declined.reason}")
             judge.notes.append(f"declined the rest: {declined.reason}")
             result = None
-        except (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest) as escape:
-            # no check skips itself: the implementation raised what pytest would not count as a failure
-            raise LowbitError(f"{type(escape).__name__} raised inside the check: {escape}") from escape
+        except WrongForm:
+            result = None
         if judge.mismatched:
             found = self._records(item, judge, "mismatch")
             waived = [record for record in found if record.status == "waived"]
@@ -296,7 +296,7 @@ class SuiteRun:
         if call.excinfo is None:
             status = "pass"
         elif judge.not_run is not None:
-            status = "unsupported"
+            status = "unsupported" if call.when == "call" else "not_run"
         elif judge.waived or (judge.mismatched and call.excinfo.errisinstance(pytest.fail.Exception)):
             status = "mismatch"
         else:
@@ -304,7 +304,7 @@ class SuiteRun:
         found = self._records(item, judge, status)
         whole = found[-1] if not judge.tensors or status == "error" else self._record(item, judge, status)
         if status == "error" and call.excinfo is not None:
-            whole.message = f"{call.excinfo.typename}: {call.excinfo.value}"
+            whole.message = "; ".join([told(call.excinfo.value), *judge.notes])
             if call.excinfo.errisinstance(WitnessDisagreement):
                 whole.message = "references disagree (a fault of lowbit): " + whole.message
         mark(item, outcome, whole, waived=judge.waived)
@@ -351,7 +351,7 @@ class SuiteRun:
             digests=found.digests,
             pictures=found.pictures,
             diagnosis=judge.diagnosis,
-            seconds=time.perf_counter() - item.stash.get(STARTED, time.perf_counter()),
+            seconds=max(0.0, time.perf_counter() - item.stash.get(STARTED, float("inf"))),
             node=item.nodeid,
             message=judge.not_run or "; ".join([m for m in (found.message, *judge.notes) if m]),
             repeat=self._repeat(item, judge),

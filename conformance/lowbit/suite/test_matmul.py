@@ -82,7 +82,7 @@ def test_exactly_summable_operands(judge: MatmulJudge) -> None:
     if scheme.family == "nvfp4":
         multiply_tensor_scales(judge)
     for fill in (0xFF, 0x00):
-        with judge.part(f"fill {fill:#04x}"), poisoned(fill):
+        with judge.part(f"fill {fill:#04x}"), poisoned(fill, judge):
             judge.multiply(exactly_summable(scheme, 19, 40, 3 * scheme.block, seed), FLOAT32)
     judge.assurance = f"sampled({judge.compared}, {seed}), exactly summable"
 

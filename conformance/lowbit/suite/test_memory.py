@@ -15,10 +15,10 @@ from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.convert import as_bytes
 from lowbit.suite.judge import DTYPES, Options
-from lowbit.suite.poison import poisoned
+from lowbit.suite.poison import GUARD, left_over, poisoned
 
-GUARD = 4096
-"""Bytes kept on either side of an output buffer."""
+FILLS = (0xFF, 0xA5, 0x00)
+"""What uninitialised memory is filled with."""
 
 
 def blocks(judge: BlockJudge, rows: int = 33, count: int = 5) -> torch.Tensor:
@@ -32,10 +32,27 @@ def test_every_byte_is_written(judge: BlockJudge, swizzle: bool) -> None:
     if swizzle and judge.scheme.family == "mx4":
         raise Unsupported("an interleaved stream has no scale layout")
     x = blocks(judge)
-    for fill in (0xFF, 0xA5, 0x00):
-        with judge.part(f"fill {fill:#04x}"), poisoned(fill):
-            judge.quantize(x, swizzle=swizzle or None)
+    found: dict[int, Quantized] = {}
+    for fill in FILLS:
+        with judge.part(f"fill {fill:#04x}"), poisoned(fill, judge):
+            found[fill] = judge.quantize(x, swizzle=swizzle or None)
+    for name in ("packed", "scales"):
+        left_over({fill: getattr(result, name) for fill, result in found.items()}, name, judge)
+    if swizzle and judge.scheme.canonical and judge.implementation.swizzle is not None:
+        judge_layout(judge)
     judge.assurance = f"property(3, {judge.settings.seed}), fills of memory"
+
+
+def judge_layout(judge: BlockJudge) -> None:
+    """`swizzle` and `unswizzle` alone: nothing is left unwritten, padding included, and nothing written outside."""
+    scales = blocks(judge, rows=130, count=1).view(torch.uint8)[:, :9].contiguous()
+    expected = packing.swizzle(scales)
+    for fill in FILLS:
+        with judge.part(f"fill {fill:#04x}"), poisoned(fill, judge):
+            judge.same_bytes(judge.implementation.call("swizzle", scales), expected, tensor="buffer")
+            if judge.implementation.unswizzle is not None:
+                restored = judge.implementation.call("unswizzle", expected, *scales.shape)
+                judge.same_bytes(restored, scales, tensor="unswizzled scales")
 
 
 @check("unwritten values", level=quick_for_representatives)
@@ -44,9 +61,12 @@ def test_every_value_is_written(judge: BlockJudge) -> None:
     x = blocks(judge)
     encoded = judge.expected(x, **judge.random_options(tuple(x.shape)))
     stored = packing.pack(encoded, judge.scheme)
-    for fill, dtype in itertools.product((0xFF, 0xA5, 0x00), DTYPES if judge.scheme.canonical else (torch.bfloat16,)):
-        with judge.part(f"fill {fill:#04x}"), poisoned(fill):
-            judge.dequantize(stored, encoded, dtype)
+    for dtype in DTYPES if judge.scheme.canonical else (torch.bfloat16,):
+        found: dict[int, torch.Tensor] = {}
+        for fill in FILLS:
+            with judge.part(f"fill {fill:#04x}"), poisoned(fill, judge):
+                found[fill] = judge.dequantize(stored, encoded, dtype)
+        left_over(found, f"values, {DTYPES[dtype].name}", judge)
     judge.assurance = f"property(3, {judge.settings.seed}), fills of memory"
 
 
@@ -90,7 +110,7 @@ def judge_guards(
         outside = torch.cat([arena[:GUARD], arena[-GUARD:]])
         judge.same_bytes(outside, torch.full_like(outside, fill), tensor=f"guard of {name}", kind="guard")
     for name, view, got in zip(("packed", "scales"), views, result[:2], strict=True):
-        if view is not None and as_bytes(got).data_ptr() != view.data_ptr():
+        if view is not None and got is not None and as_bytes(got).data_ptr() != view.data_ptr():
             judge.fault("guard", name, f"{name} was not written to the buffer given as out")
 
 

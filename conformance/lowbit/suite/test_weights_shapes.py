@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,15 +15,12 @@ from lowbit.errors import Unsupported
 from lowbit.rules import Grouping
 from lowbit.suite.checks import check
 from lowbit.suite.judge import DTYPES
-from lowbit.suite.poison import poisoned
+from lowbit.suite.poison import GUARD, left_over, poisoned
 from lowbit.suite.weight_judge import Tensors, WeightJudge
 from lowbit.suite.weight_levels import LAUNCHES, full_for_launches, quick_for_launches, quick_for_memory
 from lowbit.weight_parts import full_row_entries
 from lowbit.weight_tensors import shapes
 from lowbit.weights import WeightScheme
-
-GUARD = 4096
-"""Bytes kept on either side of an output buffer."""
 
 LARGE = 1 << 31
 """Places from here on do not fit a signed 32-bit index."""
@@ -132,10 +128,13 @@ def test_every_value_is_written(judge: WeightJudge) -> None:
     """Under fills of uninitialised memory the same values, none of them left over; tails and short groups too."""
     shape = weight_cases.output_shapes(judge.scheme)[1]
     tensors = judge.stored(weight_cases.random(judge.scheme, shape, judge.settings.seed))
-    for fill, dtype in itertools.product((0xFF, 0xA5), (torch.float16,) if judge.settings.interpreted else DTYPES):
-        with judge.part(f"fill {fill:#04x}"), poisoned(fill):
-            judge.dequantize(tensors, dtype)
-    judge.assurance = f"property(2, {judge.settings.seed}), fills of memory"
+    for dtype in (torch.float16,) if judge.settings.interpreted else DTYPES:
+        found: dict[int, torch.Tensor | None] = {}
+        for fill in (0xFF, 0xA5, 0x00):
+            with judge.part(f"fill {fill:#04x}"), poisoned(fill, judge):
+                found[fill] = judge.dequantize(tensors, dtype)
+        left_over(found, f"values, {DTYPES[dtype].name}", judge)
+    judge.assurance = f"property(3, {judge.settings.seed}), fills of memory"
 
 
 @check("weights guard bands", level=quick_for_memory, judge=WeightJudge)
