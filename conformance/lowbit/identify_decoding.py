@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from lowbit import arrays, packing, probes, schemes
 from lowbit.decode_trial import DecodeTable, DecodeTrial
 from lowbit.errors import LowbitError, Unsupported
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
-from lowbit.identity import FAILED, REFUSALS, Difference, Identity, refusal
+from lowbit.identity import Difference, Identity, declined, ranked, refusal
 from lowbit.implementation import Implementation
 from lowbit.kinds import values_differ
 from lowbit.references import bits
@@ -62,29 +63,19 @@ def identify_decoder(subject: Implementation, scheme: Scheme, device: str) -> Id
                 continue
             calls.append(Asked(given, fmt, _trial(given, scheme, fmt, actual)))
     if not calls:
-        refused = [note for note in notes if note.startswith(REFUSALS)]
-        return Identity(**asked, note="; ".join(refused)) if refused else None
+        return declined(asked, notes)
     found = list(_answers(calls, scheme))
     inputs = sum(call.trial.actual.size for call in calls)
     counts = {answer.name: inputs - sum(_wrong(calls, answer)) for answer in found}
-    best = max(found, key=lambda one: (counts[one.name], one is found[0], one.registered))
-    told = [one for one in found if one is not best and not _same(calls, best, one)]
-    following = max(told, key=lambda one: (counts[one.name], one.registered), default=None)
-    alike = [one.name for one in found if one is not best and one.registered and one not in told]
-    return Identity(
-        **asked,
-        follows=best.name,
-        text=best.text,
-        registered=best.registered,
-        agree=counts[best.name],
-        inputs=inputs,
-        alike=tuple(alike),
-        next=following.name if following else None,
-        next_text=following.text if following else "",
-        next_agree=counts[following.name] if following else 0,
-        difference=None if following is None else _difference(calls, best, following),
-        refused=sum(note.startswith(FAILED) for note in notes),
-        note="; ".join(dict.fromkeys(notes)),
+    return ranked(
+        asked,
+        found,
+        counts,
+        inputs,
+        notes,
+        registered=lambda one: one.registered,
+        same=partial(_same, calls),
+        difference=partial(_difference, calls),
     )
 
 

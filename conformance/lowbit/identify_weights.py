@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from lowbit import arrays, weight_cases
 from lowbit.comparison import spread
 from lowbit.errors import LowbitError, Unsupported
 from lowbit.formats import BFLOAT16, BINARY16, FloatFormat
-from lowbit.identity import FAILED, REFUSALS, Difference, Identity, refusal
+from lowbit.identity import Difference, Identity, declined, ranked, refusal
 from lowbit.implementation import Implementation
 from lowbit.kinds import values_differ
 from lowbit.references import weights_bits
@@ -63,27 +64,19 @@ def identify_weight(subject: Implementation, scheme: WeightScheme, device: str) 
             continue
         calls.append(Asked(tensors, _trial(tensors, scheme, fmt, actual, right)))
     if not calls:
-        refused = [note for note in notes if note.startswith(REFUSALS)]
-        return Identity(**asked, note="; ".join(dict.fromkeys(refused))) if refused else None
+        return declined(asked, notes)
     found = list(_answers(calls, scheme))
     inputs = sum(call.trial.actual.size for call in calls)
     counts = {answer.name: inputs - sum(_wrong(calls, answer)) for answer in found}
-    best = max(found, key=lambda one: (counts[one.name], one is found[0]))
-    told = [one for one in found if one is not best and not _same(calls, best, one)]
-    following = max(told, key=lambda one: counts[one.name], default=None)
-    return Identity(
-        **asked,
-        follows=best.name,
-        text=best.text,
-        registered=best is found[0],
-        agree=counts[best.name],
-        inputs=inputs,
-        next=following.name if following else None,
-        next_text=following.text if following else "",
-        next_agree=counts[following.name] if following else 0,
-        difference=None if following is None else _difference(calls, scheme, best, following),
-        refused=sum(note.startswith(FAILED) for note in notes),
-        note="; ".join(dict.fromkeys(notes)),
+    return ranked(
+        asked,
+        found,
+        counts,
+        inputs,
+        notes,
+        registered=lambda one: one is found[0],
+        same=partial(_same, calls),
+        difference=partial(_difference, calls, scheme),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -128,6 +128,53 @@ def _runs(values: Iterable[str]) -> str:
         count = len(list(run))
         found += [f"{value} ×{count}"] if count > RUN else [value] * count
     return " ".join(found)
+
+
+def declined(asked: Mapping[str, Any], notes: Iterable[str]) -> Identity | None:
+    """What is to be said where no call came back; None where the scheme itself was declined."""
+    refused = [note for note in notes if note.startswith(REFUSALS)]
+    return Identity(**asked, note="; ".join(dict.fromkeys(refused))) if refused else None
+
+
+def ranked(
+    asked: Mapping[str, Any],
+    found: Sequence[Any],
+    counts: Mapping[str, int],
+    inputs: int,
+    notes: Sequence[str],
+    *,
+    registered: Callable[[Any], bool],
+    same: Callable[[Any, Any], bool],
+    difference: Callable[[Any, Any], Difference | None],
+) -> Identity:
+    """The identity of an operation: the candidate that agrees best, and the next that some input tells from it.
+
+    Args:
+      asked: implementation, scheme and operation.
+      found: candidates with a name and a text; the first is the scheme that was asked for, and wins a draw.
+      counts: by name, how many of `inputs` agree.
+      registered: whether a candidate is a scheme or a dialect. same: whether no input tells two apart.
+      difference: of the best and the next, if one can be made.
+    """
+    best = max(found, key=lambda one: (counts[one.name], one is found[0], registered(one)))
+    others = [one for one in found if one is not best]
+    told = [one for one in others if not same(best, one)]
+    following = max(told, key=lambda one: (counts[one.name], registered(one)), default=None)
+    return Identity(
+        **asked,
+        follows=best.name,
+        text=best.text,
+        registered=registered(best),
+        agree=counts[best.name],
+        inputs=inputs,
+        alike=tuple(one.name for one in others if registered(one) and one not in told),
+        next=following.name if following else None,
+        next_text=following.text if following else "",
+        next_agree=counts[following.name] if following else 0,
+        difference=None if following is None else difference(best, following),
+        refused=sum(note.startswith(FAILED) for note in notes),
+        note="; ".join(dict.fromkeys(notes)),
+    )
 
 
 def table(identities: Iterable[Identity]) -> list[dict[str, str]]:
