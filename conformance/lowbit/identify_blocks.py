@@ -59,7 +59,7 @@ def _declined(subject: Implementation, scheme: Scheme, device: str) -> bool:
         _caller(subject, scheme, device, False)(np.ones((1, scheme.block), np.float32))
     except Unsupported:
         return True
-    except Exception:
+    except Exception:  # as with any input that it raises for: the scheme itself was not declined
         return False
     return False
 
@@ -73,7 +73,7 @@ def _identified(
             actual = first if probe is tensors[0] else call(probe.x)
             trials.append(trial_of(probe.x, scheme, actual))
             kept.append(probe)
-        except Exception as reason:
+        except Exception as reason:  # whatever it is: the implementation is not ours
             notes.append(refusal(f"a tensor for {probe.purposes[-1]}", reason))
     found = candidates(trials)
     best = max(found, key=lambda one: (one.count, one is found[0], one.registered, -len(one.name)))
