@@ -131,7 +131,7 @@ def pack_words(codes: Any, packing: WordPacking, *, name: str = "codes") -> npt.
             f"{name}: got {count} along dimension {packing.axis}, want a multiple of {packing.period_codes}: "
             f"{packing.period_codes} codes of {packing.bits} bits fill whole words"
         )
-    stream = codes[..., [packing.place(field) for field in range(count)]].astype(np.uint8)
+    stream = codes[..., _places(packing, count)].astype(np.uint8)
     bits = np.unpackbits(stream[..., None], axis=-1, count=packing.bits, bitorder="little")
     packed = np.packbits(bits.reshape(*codes.shape[:-1], count * packing.bits), axis=-1, bitorder="little")
     dtype = _WORDS[packing.word_bits]
@@ -164,8 +164,16 @@ def unpack_words(words: npt.NDArray[Any], packing: WordPacking, *, name: str = "
     count = words.shape[-1] * packing.word_bits // packing.bits
     fields = np.packbits(bits.reshape(*words.shape[:-1], count, packing.bits), axis=-1, bitorder="little")[..., 0]
     codes = np.empty_like(fields)
-    codes[..., [packing.place(field) for field in range(count)]] = fields
+    codes[..., _places(packing, count)] = fields
     return np.ascontiguousarray(np.moveaxis(codes, -1, packing.axis))
+
+
+def _places(packing: WordPacking, count: int) -> npt.NDArray[np.intp] | slice:
+    """Which code each field of the stream holds: `WordPacking.place` of all at once."""
+    if packing.order == (0,):
+        return slice(None)
+    position, run = np.arange(count), len(packing.order)
+    return position // run * run + np.array(packing.order)[position % run]
 
 
 def _integers(name: str, values: Any, allowed: tuple[int, int]) -> npt.NDArray[Any]:
