@@ -52,6 +52,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "telling": ("report", "environment", "doctor"),
     "glue": (
         *("plugin", "cli", "cli_report", "pipe", "bench_compare", "bench_weights", "suite"),
+        *("bench_checkpoint", "bench_child", "bench_suite", "bench_synthetic"),
         *("identify", "identify_blocks", "identify_decoding", "identify_products", "identify_weights"),
     ),
 }
