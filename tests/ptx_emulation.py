@@ -2,7 +2,8 @@
 
     run(text, inputs) -> registers      by name: $0, $1, …, each (...) uint32
 
-Known are the instructions of the matmul kernels: moves, shifts, logic, bytes, products of pairs of halves, E4M3.
+Known are the instructions of the matmul kernels (moves, shifts, logic, bytes, products of pairs of halves, E4M3) and
+the conversion of two binary32 to E2M1.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lowbit.formats import BFLOAT16, BINARY16, E4M3, FloatFormat
+from lowbit.formats import BFLOAT16, BINARY16, E2M1, E4M3, FloatFormat
 
 Words = npt.NDArray[np.uint32]
 
@@ -52,7 +53,7 @@ def run(text: str, inputs: Mapping[str, Words]) -> dict[str, Words]:
         name, _, rest = line.partition(" ")
         operands = re.findall(r"\{[^}]*\}|[^,\s]+", rest)
         if name == ".reg":
-            assert operands[0] in (".b16", ".b32"), line
+            assert operands[0] in (".b8", ".b16", ".b32"), line
             declared |= set(operands[1:])
             continue
         target, *sources = operands
@@ -86,6 +87,11 @@ def calculate(name: str, sources: list[str], value: Callable[[str], Words]) -> W
         return permute(value(sources[0]), value(sources[1]), int(sources[2], 0))
     if name == "cvt.rn.f16x2.e4m3x2":
         return HALVES[value(sources[0]) & 0xFF] | HALVES[value(sources[0]) >> 8 & 0xFF] << 16
+    if name == "cvt.rn.satfinite.e2m1x2.f32":
+        high, low = (to_e2m1(value(source)) for source in sources)
+        return high << 4 | low
+    if name == "cvt.u32.u8":
+        return value(sources[0]) & 0xFF
     if name == "mul.rn.f16x2":
         x, y = map(value, sources)
         return in_halves(lambda x, y: multiply_add(x, y, np.full_like(x, MINUS_ZERO), BINARY16), x, y)
@@ -109,6 +115,22 @@ def multiply_add(x: Words, y: Words, addend: Words, fmt: FloatFormat) -> Words:
         place = np.exp2(np.maximum(np.frexp(exact)[1] - 1, fmt.emin) - fmt.mantissa_bits)
         rounded = np.where(np.isfinite(exact), np.rint(exact / place) * place, exact)
         return rounded.astype(np.float32).view(np.uint32) >> 16
+
+
+def to_e2m1(pattern: Words) -> Words:
+    """Codes of binary32 patterns, not negative or NaN, as the manual of PTX defines them; of -0 it says nothing.
+
+    To nearest, ties to even: E2M1's values are 2 ** -1 apart below 2, 1 below 4 and 2 above, and in each range the even
+    multiples are those with an even code. NaN becomes the positive largest, what is too large the largest.
+    """
+    with np.errstate(invalid="ignore"):
+        x = np.ascontiguousarray(pattern, np.uint32).view(np.float32).astype(np.float64)
+    assert not np.signbit(x[~np.isnan(x)]).any(), "a sign, whose zero the manual leaves open"
+    step = np.select([x < 2, x < 4], [0.5, 1.0], 2.0)
+    values = np.array([float(value) for value in E2M1.magnitudes])
+    with np.errstate(invalid="ignore"):
+        rounded = np.minimum(np.rint(x / step) * step, values[-1])
+    return np.searchsorted(values, np.where(np.isnan(x), values[-1], rounded)).astype(np.uint32)
 
 
 def in_halves(operation: Callable[..., Words], *registers: Words) -> Words:

@@ -53,6 +53,8 @@ class Implementation:
       matmul: ``(a, b, scheme, out_dtype) -> out`` of two `Quantized`.
       dequantize_weight: ``(tensors, scheme, dtype) -> values`` of a mapping of the scheme's named tensors.
       out: whether `quantize` takes ``out=Quantized(...)``, buffers to write into; guard bands are judged only there.
+      hardware: whether `quantize` takes ``hardware=True``, which converts to E2M1 by an instruction of the GPU where it
+        else would not.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Implementation:
     matmul: Callable[..., Any] | None = None
     dequantize_weight: Callable[..., Any] | None = None
     out: bool = False
+    hardware: bool = False
 
     def call(self, operation: str, *args: Any, **options: Any) -> Any:
         """Calls an operation without the options that are None.

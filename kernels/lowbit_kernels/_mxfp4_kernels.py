@@ -62,6 +62,7 @@ def quantize(
     WIDE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
+    HARDWARE: tl.constexpr = False,
 ):
     BLOCK_M: tl.constexpr = BLOCK_ROWS * BLOCK_GROUPS
     LANES: tl.constexpr = 16 if PAIRS else 32
@@ -84,7 +85,7 @@ def quantize(
     number = (first_row + row) * groups + first_group + group  # (BLOCK_M,) int64, of the block in x
     if PAIRS:
         byte, factor = _block_scale(_pairs.amax_bits(loaded, False, PAIRS), RULE)
-        packed = _pairs.encode_pairs(loaded, factor, ROUNDING, NAN_POSITIVE_MAX, 2, PAIRS)  # (BLOCK_M, 16)
+        packed = _pairs.encode_pairs(loaded, factor, ROUNDING, NAN_POSITIVE_MAX, 2, PAIRS, HARDWARE)  # (BLOCK_M, 16)
     else:
         x = widen(loaded)  # (BLOCK_M, 32)
         bits = x.to(tl.int32, bitcast=True)

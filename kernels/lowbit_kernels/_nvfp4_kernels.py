@@ -31,6 +31,7 @@ from lowbit_kernels._codec import (
     power_of_two_constant,
     widen,
 )
+from lowbit_kernels._e2m1_hardware import convert_pair
 from lowbit_kernels._e4m3 import (
     FUSED,
     divide_by_scale,
@@ -287,6 +288,7 @@ def quantize_kernel(
     WIDE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
+    HARDWARE: tl.constexpr = False,
 ):
     BLOCK_M: tl.constexpr = BLOCK_ROWS * BLOCK_GROUPS
     PER_BLOCK: tl.constexpr = 8 if PAIRS else 16
@@ -316,9 +318,15 @@ def quantize_kernel(
     EVEN_PAIRS: tl.constexpr = PAIRS != 0 and CANONICAL and ROUNDING == TIES_TO_EVEN
     if EVEN_PAIRS:  # 0 < g < Inf, so that only x can be NaN, and its signs are y's
         low, high = _pairs.magnitudes(loaded, PAIRS)  # (BLOCK_M, 8)
-        first = nearest_e2m1(divide_by_scale(_float(low) * g, scale, reciprocal, remainder), True)
-        second = nearest_e2m1(divide_by_scale(_float(high) * g, scale, reciprocal, remainder), True)
-        packed = (first + second * 16).to(tl.int32, bitcast=True) | _pairs.sign_bits(loaded, True, PAIRS)
+        if HARDWARE:
+            first = divide_by_scale(_float(low) * g, scale, reciprocal, remainder)
+            second = divide_by_scale(_float(high) * g, scale, reciprocal, remainder)
+            both = convert_pair(first, second)
+        else:
+            first = nearest_e2m1(divide_by_scale(_float(low) * g, scale, reciprocal, remainder), True)
+            second = nearest_e2m1(divide_by_scale(_float(high) * g, scale, reciprocal, remainder), True)
+            both = (first + second * 16).to(tl.int32, bitcast=True)
+        packed = both | _pairs.sign_bits(loaded, True, PAIRS)
     elif PAIRS:
         low, high = _pairs.signed(loaded, PAIRS)  # (BLOCK_M, 8)
         low_random, high_random = _pair_bytes(number, key_low, key_high, RANDOM)

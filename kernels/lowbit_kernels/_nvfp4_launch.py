@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lowbit.errors import ShapeError
-from lowbit_kernels import _codec, _launch, _nvfp4_dequantize, _pairs
+from lowbit_kernels import _codec, _e2m1_hardware, _launch, _nvfp4_dequantize, _pairs
 from lowbit_kernels import _nvfp4_kernels as kernels
 from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_NONE, RANDOM_TILE
 from lowbit_kernels.swizzle import swizzled_size
@@ -92,6 +92,7 @@ def _write(
 ) -> None:
     """Launches the quantiser into two uint8 buffers and a float32."""
     require_blocks(x.shape[-1])
+    choice = _e2m1_hardware.kernel_options(x, rounding)
     if x.numel() == 0:
         _write_empty(scheme, given, tensor_scale)
         return
@@ -128,13 +129,13 @@ def _write(
         key_high,
         CANONICAL=scheme == CANONICAL,
         ORIGIN=origin,
-        ROUNDING=rounding,
         RANDOM=random,
         SWIZZLE=swizzle,
         PAIRS=source.pairs,
         WIDE=source.wide(block_rows, block_groups),
         BLOCK_ROWS=block_rows,
         BLOCK_GROUPS=block_groups,
+        **choice,
     )
 
 

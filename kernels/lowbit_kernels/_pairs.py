@@ -10,7 +10,8 @@ so that the two codes of a byte meet in one thread, and one integer operation se
     magnitudes(words, PAIRS) -> (low, high) int32 bits of float32 |x|
     signed(words, PAIRS) -> (low, high) int32 bits of float32 x
     amax_bits(words, IGNORE_NAN, PAIRS) -> (ROWS,) int32 bits of the largest magnitude of each row of words
-    encode_pairs(words, factor, ROUNDING, NAN, EXPONENT_BITS, PAIRS) -> int32, two codes of x * factor in the low byte
+    encode_pairs(words, factor, ROUNDING, NAN, EXPONENT_BITS, PAIRS, HARDWARE) -> int32, two codes of x * factor in the
+        low byte; with HARDWARE by the device's instruction (`_e2m1_hardware.py`)
     sign_bits(words, CLEAR_NAN, PAIRS) -> int32 with x's signs in bits 3 and 7, anything above bit 7
     to_words(low, high, signs, PAIRS) -> words of two magnitudes, float32 held exactly by bfloat16, and two signs
 
@@ -33,6 +34,7 @@ from lowbit_kernels._codec import (
     encode_e3m0,
     widen,
 )
+from lowbit_kernels._e2m1_hardware import convert_pair
 from lowbit_kernels._e4m3 import nearest_e2m1
 
 NONE, BFLOAT16, FLOAT16, FLOAT32 = 0, 1, 2, 3
@@ -140,7 +142,13 @@ def sign_bits(words, CLEAR_NAN: tl.constexpr, PAIRS: tl.constexpr):
 
 @triton.jit
 def encode_pairs(
-    words, factor, ROUNDING: tl.constexpr, NAN: tl.constexpr, EXPONENT_BITS: tl.constexpr, PAIRS: tl.constexpr
+    words,
+    factor,
+    ROUNDING: tl.constexpr,
+    NAN: tl.constexpr,
+    EXPONENT_BITS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    HARDWARE: tl.constexpr = False,
 ):
     """words: (ROWS, n); factor: (ROWS, 1) float32, powers of two. -> (ROWS, n) int32, two codes in the low byte.
 
@@ -150,7 +158,13 @@ def encode_pairs(
     16-bit elements have zeros there, float32 ones get them, which takes no value past a tie.
     """
     FAST: tl.constexpr = EXPONENT_BITS == 2 and ((ROUNDING == TIES_TO_EVEN) | (ROUNDING == TIES_AWAY))
-    if FAST:
+    if HARDWARE:
+        tl.static_assert(EXPONENT_BITS == 2 and ROUNDING == TIES_TO_EVEN)
+        tl.static_assert((NAN == NAN_POSITIVE_MAX) | (NAN == NAN_SIGNED_MAX))
+        low, high = magnitudes(words, PAIRS)
+        both = convert_pair(low.to(tl.float32, bitcast=True) * factor, high.to(tl.float32, bitcast=True) * factor)
+        return both | sign_bits(words, NAN == NAN_POSITIVE_MAX, PAIRS)
+    elif FAST:
         tl.static_assert((NAN == NAN_POSITIVE_MAX) | (NAN == NAN_SIGNED_MAX))
         low, high = magnitudes(words, PAIRS)
         if ROUNDING == TIES_AWAY:

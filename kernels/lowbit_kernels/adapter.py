@@ -101,7 +101,7 @@ def quantize(x: torch.Tensor, scheme: Scheme, *, out: Quantized | None = None, *
       x: (..., K) float32, bfloat16 or float16.
       scheme: of the families mx4, mxfp4 and nvfp4.
       out: buffers to write into.
-      options: tensor_scale, random_bits, scale_random_bits, seed, swizzle, as in `Implementation`.
+      options: tensor_scale, random_bits, scale_random_bits, seed, swizzle, hardware, as in `Implementation`.
     Raises:
       Unsupported: a scheme or a layout that has no kernel here.
     """
@@ -196,4 +196,5 @@ IMPLEMENTATION = Implementation(
     matmul=matmul,
     dequantize_weight=dequantize_weight,
     out=True,
+    hardware=True,
 )

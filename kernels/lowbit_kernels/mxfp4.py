@@ -23,7 +23,7 @@ import torch
 
 from lowbit.errors import ShapeError
 from lowbit.rules import Rounding, ScaleRule
-from lowbit_kernels import _arguments, _codec, _launch, _pairs
+from lowbit_kernels import _arguments, _codec, _e2m1_hardware, _launch, _pairs
 from lowbit_kernels import _mxfp4_kernels as kernels
 from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_NONE, RANDOM_TILE
 from lowbit_kernels.swizzle import swizzled_size
@@ -43,6 +43,7 @@ def quantize_mxfp4(
     swizzle: bool = False,
     seed: int | None = None,
     random_bits: torch.Tensor | None = None,
+    hardware: bool = False,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantises the last dimension in blocks of 32 to E2M1 codes and E8M0 scales.
@@ -55,6 +56,8 @@ def quantize_mxfp4(
       seed: 64-bit integer for ``stochastic``; the same bits on any device and grid. Without effect otherwise.
       random_bits: x's shape, uint8. Replaces the seed: element i rounds away from zero iff
         random_bits[i] >= 256 - floor(256 * p), p its distance from the lower neighbour in steps.
+      hardware: True converts by the GPU's own instruction, with ties to even alone; the same bits. Off by default:
+        no device that has it has run it yet.
       out: the two results, to write into: contiguous, of the result's dtypes or uint8, apart from each other and from
         what is read.
     Returns:
@@ -63,14 +66,14 @@ def quantize_mxfp4(
         product of the leading dimensions.
     Raises:
       ShapeError: K is no multiple of 32 (`pad_last_dimension` appends zeros); a buffer of another shape.
-      DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
-      ArgumentError: an unknown rule; stochastic rounding with neither seed nor random_bits; `out` where it cannot be
-        written.
+      DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run, or not by `hardware`.
+      ArgumentError: an unknown rule; stochastic rounding with neither seed nor random_bits; `hardware` with another
+        rule; `out` where it cannot be written.
     Exactness: bit-exact with `lowbit.references.exact.quantize` of scheme ``mxfp4_<scale_rule>+<rounding>``.
     Spec: SPEC.md 3.2; OCP Microscaling Formats 1.0, 5.3.3 and 6.3.
     """
     rule = _launch.choose("scale_rule", scale_rule, SCALE_RULES)
-    rounding_number = _launch.choose("rounding", rounding, _codec.ROUNDINGS)
+    rounding_number = _e2m1_hardware.number(hardware, rounding)
     _arguments.require_bool("swizzle", swizzle)
     _launch.require_input("x", x)
     _require_blocks(x.shape[-1])
@@ -162,6 +165,7 @@ def _write(
 ) -> None:
     """Launches the quantiser into two uint8 buffers."""
     _require_blocks(x.shape[-1])
+    choice = _e2m1_hardware.kernel_options(x, rounding)
     if x.numel() == 0:
         return
     x2d, row_stride, column_stride = _launch.rows_of(x)
@@ -197,7 +201,6 @@ def _write(
         key_low,
         key_high,
         RULE=rule,
-        ROUNDING=rounding,
         RANDOM=random,
         SWIZZLE=swizzle,
         PAIRS=pairs,
@@ -205,6 +208,7 @@ def _write(
         BLOCK_ROWS=block_rows,
         BLOCK_GROUPS=block_groups,
         num_warps=_launch.warps(block_rows * block_groups * BLOCK, pairs),
+        **choice,
     )
 
 

@@ -25,7 +25,7 @@ import torch
 
 from lowbit.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from lowbit.rules import Rounding
-from lowbit_kernels import _arguments, _codec, _launch, _nvfp4_launch
+from lowbit_kernels import _arguments, _e2m1_hardware, _launch, _nvfp4_launch
 from lowbit_kernels._nvfp4_launch import BLOCK, CANONICAL, ONE_LEVEL, SCHEMES, TWO_LEVEL, require_blocks, shapes
 
 FLT_MAX = float.fromhex("0x1.fffffep127")
@@ -48,6 +48,7 @@ def quantize_nvfp4(
     swizzle: bool = False,
     seed: int | None = None,
     random_bits: torch.Tensor | None = None,
+    hardware: bool = False,
     validate: bool = True,
     out: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -63,6 +64,8 @@ def quantize_nvfp4(
       seed: 64-bit integer for ``stochastic``; the same bits on any device and grid. Without effect otherwise.
       random_bits: x's shape, uint8. Replaces the seed: element i rounds away from zero iff
         random_bits[i] >= 256 - floor(256 * p), p its distance from the lower neighbour in steps.
+      hardware: True converts by the GPU's own instruction, `nvfp4` with ties to even alone; the same bits. Off by
+        default: no device that has it has run it yet.
       validate: True reads a given tensor_scale to check its value, which waits for its device; not while a CUDA graph
         is captured or a function compiled. Unchecked, a value out of range makes every scale NaN.
       out: the three results, to write into: contiguous, without grad, of the result's dtypes, or uint8 for the first
@@ -74,15 +77,16 @@ def quantize_nvfp4(
       tensor_scale: (1,) float32. g; 1 for `nvfp4_one_level`.
     Raises:
       ShapeError: K is no multiple of 16 (`pad_last_dimension` appends zeros); a buffer of another shape.
-      DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run.
+      DtypeError, DeviceError: a tensor of the wrong dtype, or where no kernel can run, or not by `hardware`.
       ArgumentError: an unknown scheme or rule; tensor_scale out of range, or given to `nvfp4_one_level`; stochastic
-        rounding with neither seed nor random_bits; `out` where it cannot be written.
+        rounding with neither seed nor random_bits; `hardware` with another scheme or rule; `out` where it cannot be
+        written.
     Exactness: bit-exact with `lowbit.references.exact.quantize` of scheme ``<scheme>+<rounding>``.
     Spec: SPEC.md 3.3.
     """
     number = _launch.choose("scheme", scheme, SCHEMES)
     rule = DEFAULT_ROUNDING[number].value if rounding is None else rounding
-    rounding_number = _launch.choose("rounding", rule, _codec.ROUNDINGS)
+    rounding_number = _e2m1_hardware.number(hardware, rule, "" if number == CANONICAL else scheme)
     _arguments.require_bool("swizzle", swizzle)
     _arguments.require_bool("validate", validate)
     _launch.require_input("x", x)
