@@ -57,6 +57,8 @@ def no_blackwell(settings: Settings) -> str:
     wanted = "needs compute capability 10.0 (Blackwell): torch's scaled matmul on FP4 tensor cores is NOT judged"
     if not on_gpu(settings):
         return f"{wanted}, this run has no GPU"
+    if torch.version.hip:  # its numbers are those of other architectures
+        return f"{wanted}, this GPU is none of NVIDIA's"
     major, minor = torch.cuda.get_device_capability()
     return "" if major >= 10 else f"{wanted}, this GPU has {major}.{minor}"
 
