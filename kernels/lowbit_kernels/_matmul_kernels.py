@@ -25,17 +25,24 @@ _INTERPRETED = tl.constexpr(INTERPRETED)
 
 
 @triton.jit
-def finish(acc, a_factor_ptr, b_factor_ptr, MX: tl.constexpr, HAS_A: tl.constexpr, HAS_B: tl.constexpr, dtype):
-    """acc: any shape, float32, as accumulated. -> dtype, scaled by the tensor factors that there are."""
+def tensor_factor(a_ptr, b_ptr, HAS_A: tl.constexpr, HAS_B: tl.constexpr):
+    """The product of the tensor factors that there are, float32; 1 where there is none."""
+    if HAS_A and HAS_B:
+        return tl.load(a_ptr) * tl.load(b_ptr)
+    elif HAS_A:
+        return tl.load(a_ptr)
+    elif HAS_B:
+        return tl.load(b_ptr)
+    else:
+        return 1.0
+
+
+@triton.jit
+def finish(acc, factor, MX: tl.constexpr, dtype):
+    """acc: any shape, float32, as accumulated; factor: of `tensor_factor`. -> dtype, scaled."""
     if not MX:
         acc = acc * 16384.0  # both operands carry 2**-7
-    acc = acc + 0.0  # -0 becomes +0
-    if HAS_A and HAS_B:
-        acc = acc * (tl.load(a_factor_ptr) * tl.load(b_factor_ptr))
-    elif HAS_A:
-        acc = acc * tl.load(a_factor_ptr)
-    elif HAS_B:
-        acc = acc * tl.load(b_factor_ptr)
+    acc = (acc + 0.0) * factor  # -0 becomes +0
     if dtype == tl.bfloat16 and _INTERPRETED:
         return round_bfloat16(acc)
     return acc.to(dtype)
@@ -140,7 +147,8 @@ def matmul_kernel(
     offsets = row_m[:, None] * n + row_n[None, :]
     exists = (row_m < m)[:, None] & (row_n < n)[None, :]
     if SPLIT_K == 1:
-        out = finish(acc, a_factor_ptr, b_factor_ptr, MX, HAS_A, HAS_B, out_ptr.dtype.element_ty)
+        factor = tensor_factor(a_factor_ptr, b_factor_ptr, HAS_A, HAS_B)
+        out = finish(acc, factor, MX, out_ptr.dtype.element_ty)
         tl.store(out_ptr + offsets, out, mask=exists)
     else:
         tl.store(out_ptr + tl.program_id(1).to(tl.int64) * m * n + offsets, acc, mask=exists)
@@ -166,5 +174,6 @@ def reduce_kernel(
     for _part in tl.static_range(1, SPLIT_K):
         parts_ptr += size
         acc += tl.load(parts_ptr + offsets, mask=exists, other=0.0)
-    out = finish(acc, a_factor_ptr, b_factor_ptr, MX, HAS_A, HAS_B, out_ptr.dtype.element_ty)
+    factor = tensor_factor(a_factor_ptr, b_factor_ptr, HAS_A, HAS_B)
+    out = finish(acc, factor, MX, out_ptr.dtype.element_ty)
     tl.store(out_ptr + offsets, out, mask=exists)

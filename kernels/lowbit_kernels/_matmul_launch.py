@@ -92,7 +92,7 @@ def configuration(m: int, n: int, k: int, mx: bool) -> Configuration | Few:
         block_m = 8 if m <= 8 else 16
         if INTERPRETED:  # the cost there is by the program
             return Few(block_m, 128, min(power(-(-k // 128)), 8))
-        return Few(block_m, 32, 4 if mx else 8)
+        return Few(block_m, 64 if mx and block_m == 8 else 32, 8)
     if INTERPRETED:
         return Configuration(min(power(m), 256), min(power(max(n, 16)), 256), min(power(max(k, 128)), 1024))
     if m <= 64:
@@ -146,11 +146,12 @@ def multiply(operands: Operands, out: torch.Tensor, chosen: Configuration | Few 
     if k == 0:
         out.zero_()
         return
-    (a, a_stride), (b, b_stride) = words(operands.a), words(operands.b)
-    a_scales, b_scales = scale_words(operands.a_scales), scale_words(operands.b_scales)
     chosen = chosen or configuration(m, n, k, operands.mx)
     if out.is_cuda:
         chosen = fitting(chosen, _shared_memory(out.device))
+    longest = _launch.INT32_MAX // 128 if isinstance(chosen, Few) else _launch.INT32_MAX
+    (a, a_stride), (b, b_stride) = words(operands.a, longest), words(operands.b, longest)
+    a_scales, b_scales = scale_words(operands.a_scales), scale_words(operands.b_scales)
     blocks = k // (32 if operands.mx else 16)
     split_k = chosen.split_k
     a_factor = out if operands.a_rglob is None else operands.a_rglob

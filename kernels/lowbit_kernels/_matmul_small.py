@@ -15,6 +15,8 @@ product in registers. Axes of the tensors:
 Compilers deal a tensor out to lanes from its last axis but one or from its first, by their version: LAST says which,
 and the axes are in this order or, but for the last, in the opposite one. It changes no result.
 
+Places within a program's rows are 32-bit: 128 rows of b, or all of a, are less than 2**31 words apart.
+
 What the next step needs is loaded in a branch of its own: within one block of code the compiler would put those loads
 behind the arithmetic of this step.
 
@@ -37,7 +39,7 @@ import triton
 import triton.language as tl
 
 from lowbit_kernels._matmul_decode import e4m3_pair, e8m0_factors, elements
-from lowbit_kernels._matmul_kernels import finish
+from lowbit_kernels._matmul_kernels import finish, tensor_factor
 
 
 def converting() -> str:
@@ -267,37 +269,40 @@ def small_kernel(
     quad = _axis(tl.arange(0, 4), 3, LAST)
     low = _axis(tl.program_id(0) * LOW + tl.arange(0, LOW), 0, LAST)
     row = _axis(tl.arange(0, B_ROWS), 0, LAST)
-    row_n = _row_of(tl.program_id(0) * LOW + (row >> 2), row & 3, eight)
-    row_m = (_axis(tl.arange(0, A_ROWS), 0, LAST) * 8 + eight).to(tl.int64)
+    first_n = (tl.program_id(0) * LOW >> 2).to(tl.int64) * 128
+    row_n = (row & 3) * 32 + ((tl.program_id(0) * LOW + (row >> 2)) & 3) * 8 + eight
+    row_m = _axis(tl.arange(0, A_ROWS), 0, LAST) * 8 + eight
     four = tl.arange(0, 4)[None, None, None, None, :]
 
     word = (part * (steps * 16) + quad * 4)[:, :, :, :, None] + four
-    b_at = b_ptr + ((tl.minimum(row_n, n - 1) * b_stride)[:, :, :, :, None] + word)
-    a_at = a_ptr + ((tl.minimum(row_m, m - 1) * a_stride)[:, :, :, :, None] + word)
+    b_word = (tl.minimum(row_n, n - 1 - first_n).to(tl.int32) * b_stride)[:, :, :, :, None] + word
+    a_word = (tl.minimum(row_m, m - 1) * a_stride)[:, :, :, :, None] + word
     tile = part * (steps * TILES) + (quad * 0 if MX else quad >> 1)
-    b_scale = (low >> 2).to(tl.int64) * (tiles * 128) + (low & 3) * 32 + eight * 4 + tile * 128
-    b_scales_at = b_scales_ptr + (b_scale[:, :, :, :, None] + four)
-    a_scale = (row_m & 31) * 4 + (row_m >> 5) + tile * 128
-    a_scales_at = a_scales_ptr + a_scale[:, :, :, :, None]
+    b_scale = ((low & 3) * 32 + eight * 4 + tile * 128)[:, :, :, :, None] + four
+    a_scale = ((row_m & 31) * 4 + (row_m >> 5) + tile * 128)[:, :, :, :, None]
+    b_ptr += first_n * b_stride
+    b_scales_ptr += (first_n >> 7) * (tiles * 128)
+    # read here, since nothing would hide the time that it takes after the loop
+    factor = tensor_factor(a_factor_ptr, b_factor_ptr, HAS_A, HAS_B)
 
     acc = tl.zeros((WARPS, BLOCK_N, BLOCK_M), tl.float32)
-    b_scales = _read_scales(b_scales_at, tile, tiles, blocks, MASKED, LAST)
-    a_scales = _read_scales(a_scales_at, tile, tiles, blocks, MASKED, LAST)
-    b = _read(b_at, word, words, MASKED)
-    a = _read(a_at, word, words, MASKED)
+    b_scales = _read_scales(b_scales_ptr + b_scale, tile, tiles, blocks, MASKED, LAST)
+    a_scales = _read_scales(a_scales_ptr + a_scale, tile, tiles, blocks, MASKED, LAST)
+    b = _read(b_ptr + b_word, word, words, MASKED)
+    a = _read(a_ptr + a_word, word, words, MASKED)
     for step in range(0, STEPS if STEPS else steps):
-        b_scales_at += TILES * 128
-        a_scales_at += TILES * 128
-        b_at += 16
-        a_at += 16
+        b_scales_ptr += TILES * 128
+        a_scales_ptr += TILES * 128
+        b_ptr += 16
+        a_ptr += 16
         word += 16
         tile += TILES
         next_b_scales, next_a_scales, next_b, next_a = b_scales, a_scales, b, a
         if step + 1 < steps:
-            next_b_scales = _read_scales(b_scales_at, tile, tiles, blocks, MASKED, LAST)
-            next_a_scales = _read_scales(a_scales_at, tile, tiles, blocks, MASKED, LAST)
-            next_b = _read(b_at, word, words, MASKED)
-            next_a = _read(a_at, word, words, MASKED)
+            next_b_scales = _read_scales(b_scales_ptr + b_scale, tile, tiles, blocks, MASKED, LAST)
+            next_a_scales = _read_scales(a_scales_ptr + a_scale, tile, tiles, blocks, MASKED, LAST)
+            next_b = _read(b_ptr + b_word, word, words, MASKED)
+            next_a = _read(a_ptr + a_word, word, words, MASKED)
         b_first, b_second = _factors(b_scales, quad, MX, PTX, CVT)
         a_first, a_second = _factors(a_scales, quad, MX, PTX, CVT)
         acc = _multiply(acc, b, a, b_first, b_second, a_first, a_second, MX, PTX, CVT, SPAN, LAST)
@@ -312,7 +317,7 @@ def small_kernel(
     offsets = out_m * n + out_n
     exists = (out_m < m) & (out_n < n)
     if SPLIT_K == 1:
-        out = finish(total, a_factor_ptr, b_factor_ptr, MX, HAS_A, HAS_B, out_ptr.dtype.element_ty)
+        out = finish(total, factor, MX, out_ptr.dtype.element_ty)
         tl.store(out_ptr + offsets, out, mask=exists)
     else:
         tl.store(out_ptr + tl.program_id(1).to(tl.int64) * m * n + offsets, total, mask=exists)
