@@ -1,4 +1,7 @@
-"""GPTQModel's dequantiser in PyTorch, that of its `TorchLinear`; v1 zero points go through its own conversion to v2."""
+"""GPTQModel's dequantiser, that of its `TorchLinear`; v1 zero points go through its own conversion to v2.
+
+The layer chooses: PyTorch on the CPU, its Triton kernel on a GPU where the words are contiguous and N fills them.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ def dequantize_weight(tensors: Mapping[str, Any], scheme: WeightScheme, dtype: A
         pack_dtype=torch.int32,
         bias=False,
     )
+    layer.to(scales.device).eval()  # in training, or with an index elsewhere, it does not take its kernel
     layer.qweight, layer.qzeros, layer.scales = tensors["qweight"], tensors["qzeros"].clone(), scales
     if tensors.get("g_idx") is not None:
         layer.g_idx = tensors["g_idx"]

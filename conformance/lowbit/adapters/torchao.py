@@ -7,6 +7,7 @@ It stands for the four `mxfp4_…` schemes by its `ScaleCalculationMode`, for `n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lowbit.adapters._released import adapt, decline_options
@@ -94,6 +95,22 @@ def unswizzle(buffer: Any, rows: int, columns: int) -> Any:
     return from_blocked(buffer, rows, columns)
 
 
+def swizzle_by_kernel(scales: Any) -> Any:
+    """`to_blocked` by its Triton kernel.
+
+    Raises:
+      Unsupported: scales of the CPU.
+    """
+    if not scales.is_cuda:
+        raise Unsupported("torchao's kernel for to_blocked wants a GPU")
+    from torchao.prototype.mx_formats.utils import to_blocked
+
+    return to_blocked(scales, use_triton_kernel=True)
+
+
 IMPLEMENTATION = adapt(
     "torchao", "torchao", "torchao", quantize=quantize, dequantize=dequantize, swizzle=swizzle, unswizzle=unswizzle
 )
+
+KERNEL = replace(adapt("torchao", "torchao", "torchao", swizzle=swizzle_by_kernel), name="torchao_kernel")
+"""The swizzled layout by the kernel that runs on a GPU only."""
