@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from lowbit import packing, schemes
+from lowbit.cases.summable import Operands, exactly_summable
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.references import matmul, matmul_exact
 from lowbit.schemes import Encoded, Scheme
-from lowbit.summable import Operands, exactly_summable
 from lowbit_kernels import _matmul_launch, mxfp4_mm, nvfp4_mm
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

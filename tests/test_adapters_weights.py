@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import packing, schemes, weight_cases, weights
+from lowbit import packing, schemes, weights
 from lowbit.adapters.reference import weights_as
+from lowbit.cases import weights as weight_cases
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.implementation import Implementation, Quantized, Unsupported, load
 from lowbit.references import bits, weights_bits

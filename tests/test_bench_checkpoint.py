@@ -12,8 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from lowbit import bench_checkpoint, bench_child, bench_suite, bench_synthetic, quantized_checkpoint, weights
-from lowbit.bench_child import Finished
+from lowbit import weights
+from lowbit.bench import checkpoint as bench_checkpoint
+from lowbit.bench import child as bench_child
+from lowbit.bench import suite as bench_suite
+from lowbit.bench import synthetic as bench_synthetic
+from lowbit.bench.child import Finished
+from lowbit.checkpoints import quantized as quantized_checkpoint
 from lowbit.errors import ArgumentError
 from lowbit.references import weights_bits
 

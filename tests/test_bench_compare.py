@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowbit import bench_compare
+from lowbit.bench import compare as bench_compare
 
 
 @pytest.mark.parametrize("scheme", ["mxfp4_floor", "nvfp4"])

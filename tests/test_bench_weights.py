@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowbit import bench_weights, weights
+from lowbit import weights
 from lowbit.adapters.reference import IMPLEMENTATION
+from lowbit.bench import weights as bench_weights
 
 SMALL = ["--device", "cpu", "--rows", "64", "--columns", "64"]
 WRONG = """

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import bounds, schemes
-from lowbit.bounds import Bound, accumulation_bound, compare_within_bound, gamma, worst
+from lowbit import schemes
+from lowbit.compare import bounds
+from lowbit.compare.bounds import Bound, accumulation_bound, compare_within_bound, gamma, worst
 from lowbit.errors import ArgumentError
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, E4M3, FloatFormat
 from lowbit.references import matmul, matmul_exact
@@ -258,7 +259,7 @@ def test_pieces_leave_no_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     actual[4, 3] ^= 1 << 31
     actual[8, 6] ^= 1 << 30
     whole = compare_within_bound(actual, bound), worst(actual, bound)
-    monkeypatch.setattr("lowbit.arrays.CHUNK", 10)
+    monkeypatch.setattr("lowbit.compare.arrays.CHUNK", 10)
     assert (compare_within_bound(actual, bound), worst(actual, bound)) == whole
     assert [sample.index for sample in whole[0].samples] == [31, 62]
 

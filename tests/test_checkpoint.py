@@ -13,8 +13,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from lowbit import checkpoint, schemes
-from lowbit.checkpoint import Entry
+from lowbit import schemes
+from lowbit.checkpoints import files as checkpoint
+from lowbit.checkpoints.files import Entry
 from lowbit.errors import ArgumentError, NothingCompared, Unsupported
 from lowbit.references import bits
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import kinds, schemes
+from lowbit import schemes
 from lowbit.compare import (
     compare_bytes,
     compare_codes,
     compare_encoded,
+    kinds,
 )
 from lowbit.errors import ArgumentError, DtypeError
 from lowbit.formats import E2M1, E4M3, E5M2, E8M0, FloatFormat

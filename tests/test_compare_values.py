@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import arrays, schemes
+from lowbit import schemes
 from lowbit.compare import (
+    arrays,
     compare_bytes,
     compare_encoded,
     compare_values,

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import arrays, kinds, schemes
+from lowbit import schemes
 from lowbit.compare import (
     Comparison,
+    arrays,
     compare_codes,
     compare_encoded,
     failure,
+    kinds,
     merge,
 )
-from lowbit.comparison import shares, spread, thin
+from lowbit.compare.comparison import shares, spread, thin
 from lowbit.errors import ArgumentError
 from lowbit.formats import E2M1
 from lowbit.references import bits

@@ -14,8 +14,8 @@ from lowbit.formats import BFLOAT16, BINARY16, E2M1, E4M3, FloatFormat
 from lowbit.references import bits
 from lowbit.rules import NanCode, NonFinite, Rounding, ScaleRule, ZeroBlock
 from lowbit.schemes import Encoded, Scheme
-from lowbit.suspects import flushed, suspects, through
-from lowbit.trial import LIMIT, Trial
+from lowbit.suspects.blocks import flushed, suspects, through
+from lowbit.suspects.trial import LIMIT, Trial
 
 
 def inputs(rows: int = 48, columns: int = 128) -> np.ndarray:

@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lowbit import probes, schemes
-from lowbit.decode_trial import DecodeTable, DecodeTrial
+from lowbit import schemes
+from lowbit.compare.kinds import values_differ
 from lowbit.diagnose import UNEXPLAINED
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
-from lowbit.kinds import values_differ
+from lowbit.identify import probes
 from lowbit.references import bits
 from lowbit.schemes import Encoded, Scheme
-from lowbit.suspect_decoding import diagnose_values, readings, suspects, tables
+from lowbit.suspects.decode_trial import DecodeTable, DecodeTrial
+from lowbit.suspects.decoding import diagnose_values, readings, suspects, tables
 
 FORMATS = (BINARY32, BFLOAT16, BINARY16)
 NAMES = ("mxfp4_floor", "mx4_ceil_e3m0_g16", "nvfp4", "rtn_mxfp4_three_quarters", "rtn_nvfp4")

@@ -15,16 +15,20 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import arrays, known_weight_bugs, packing, probes, schemes, weight_cases, weights
+from lowbit import packing, schemes, weights
+from lowbit.cases import known_weight_bugs
+from lowbit.cases import weights as weight_cases
+from lowbit.cases.summable import exactly_summable
+from lowbit.compare import arrays
 from lowbit.diagnose import Diagnosis, diagnose, diagnose_bytes
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
+from lowbit.identify import probes
 from lowbit.implementation import Implementation
 from lowbit.references import bits, matmul, weights_bits
 from lowbit.schemes import Quantized, Scheme
-from lowbit.summable import exactly_summable
-from lowbit.suspect_decoding import diagnose_values
-from lowbit.suspect_matmul import Evidence
-from lowbit.suspect_weights import diagnose_weight
+from lowbit.suspects.decoding import diagnose_values
+from lowbit.suspects.matmul import Evidence
+from lowbit.suspects.weights import diagnose_weight
 from lowbit.weights import WeightScheme
 
 MUTANTS = sorted((Path(__file__).parent / "mutants").glob("*.py"))

@@ -7,16 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lowbit import probes, schemes, suspect_pairs, weight_cases, weights
+from lowbit import schemes, weights
+from lowbit.cases import weights as weight_cases
 from lowbit.diagnose import UNEXPLAINED, diagnose, diagnose_codes
 from lowbit.formats import BFLOAT16, BINARY16, E2M1, FloatFormat
+from lowbit.identify import probes
 from lowbit.references import bits, weights_bits
 from lowbit.rules import NanCode, Rounding, ScaleRule, TensorScaleRule, ZeroBlock
 from lowbit.schemes import Encoded, Scheme
-from lowbit.suspect_weight_pairs import pairs as weight_pairs
-from lowbit.suspect_weights import diagnose_weight, roundings, suspects
-from lowbit.trial import Trial, to_bfloat16
-from lowbit.weight_trial import WeightTrial
+from lowbit.suspects import pairs as suspect_pairs
+from lowbit.suspects.trial import Trial, to_bfloat16
+from lowbit.suspects.weight_pairs import pairs as weight_pairs
+from lowbit.suspects.weight_trial import WeightTrial
+from lowbit.suspects.weights import diagnose_weight, roundings, suspects
 
 MXFP4, MX4, NVFP4 = (schemes.get(name) for name in ("mxfp4_floor", "mx4_ceil_e2m1_g32", "nvfp4"))
 

@@ -7,16 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lowbit import packing, probes, schemes
-from lowbit.candidates import trial_of
+from lowbit import packing, schemes
 from lowbit.diagnose import diagnose
 from lowbit.errors import LowbitError
 from lowbit.formats import E2M1, E3M0
+from lowbit.identify import probes
+from lowbit.identify.candidates import trial_of
 from lowbit.references import bits
 from lowbit.rules import NanCode, Rounding
 from lowbit.schemes import Encoded, Scheme
-from lowbit.suspect_dialects import ALL
-from lowbit.suspects import suspects
+from lowbit.suspects.blocks import suspects
+from lowbit.suspects.dialects import ALL
 
 MXFP4, MX4, NVFP4 = (schemes.get(name) for name in ("mxfp4_floor", "mx4_ceil_e2m1_g32", "nvfp4"))
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import arrays
-from lowbit.compare import compare_bytes, compare_codes, failure, merge
-from lowbit.comparison import Comparison
+from lowbit.compare import arrays, compare_bytes, compare_codes, failure, merge
+from lowbit.compare.comparison import Comparison
 from lowbit.formats import E2M1
 from lowbit.records import Record
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import checkpoint, schemes
+from lowbit import schemes
+from lowbit.checkpoints import files as checkpoint
+from lowbit.checkpoints.figures import Figures
 from lowbit.errors import ShapeError
-from lowbit.figures import Figures
 from lowbit.references import bits
 from lowbit.schemes import Encoded
 

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import cases, identity, packing, probes, schemes, weights
+from lowbit import packing, schemes, weights
 from lowbit.adapters import reference as stock
+from lowbit.cases import blocks as cases
 from lowbit.cli import main
 from lowbit.errors import ArgumentError, DeviceError, UnknownScheme
-from lowbit.identify import choose_device, exit_code, identify
-from lowbit.identity import COLUMNS, Identity
+from lowbit.identify import choose_device, exit_code, identify, identity, probes
+from lowbit.identify.identity import COLUMNS, Identity
 from lowbit.implementation import Implementation, Quantized, Unsupported
 from lowbit.references import bits
 from lowbit.rules import NanCode, Rounding, ScaleRule
-from lowbit.suspect_dialects import ALL, Dialect
-from lowbit.trial import to_bfloat16
+from lowbit.suspects.dialects import ALL, Dialect
+from lowbit.suspects.trial import to_bfloat16
 
 MXFP4, NVFP4 = schemes.get("mxfp4_floor"), schemes.get("nvfp4")
 

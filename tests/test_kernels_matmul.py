@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from lowbit.cases.summable import Operands
 from lowbit.schemes import Encoded, Scheme
-from lowbit.summable import Operands
 from lowbit_kernels import _matmul_launch
 from lowbit_kernels._matmul_launch import Configuration, Few
 

@@ -19,9 +19,9 @@ from pyarrow import parquet
 from suite_runs import ROOT, Finished, run_pytest
 
 from lowbit import schemes
-from lowbit.bounds import accumulation_bound, compare_within_bound
 from lowbit.compare import compare_bytes, compare_codes, compare_encoded, compare_values
-from lowbit.comparison import LISTED, Comparison
+from lowbit.compare.bounds import accumulation_bound, compare_within_bound
+from lowbit.compare.comparison import LISTED, Comparison
 from lowbit.errors import ReportError
 from lowbit.formats import BINARY32, E4M3
 from lowbit.records import MISMATCH_COLUMNS, Record, plain, read_records, readable

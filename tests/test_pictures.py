@@ -15,12 +15,22 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import arrays, kinds, pictures, schemes
-from lowbit.bounds import accumulation_bound, compare_within_bound
-from lowbit.compare import compare_bytes, compare_codes, compare_encoded, compare_values, failure, merge
-from lowbit.comparison import Comparison
+from lowbit import schemes
+from lowbit.compare import (
+    arrays,
+    compare_bytes,
+    compare_codes,
+    compare_encoded,
+    compare_values,
+    failure,
+    kinds,
+    merge,
+    pictures,
+)
+from lowbit.compare.bounds import accumulation_bound, compare_within_bound
+from lowbit.compare.comparison import Comparison
+from lowbit.compare.pictures import COLUMNS, PAIRS, REACH, ROWS, Pictures, merged, validated
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, E2M1, E4M3, E5M2, E8M0, FloatFormat
-from lowbit.pictures import COLUMNS, PAIRS, REACH, ROWS, Pictures, merged, validated
 from lowbit.records import Record, append, read
 from lowbit.references import bits, matmul
 from lowbit.schemes import Encoded

@@ -31,8 +31,9 @@ from checkpoints import (
 )
 from rich.progress import Progress
 
-from lowbit import packing, quantized_checkpoint, schemes, weights
+from lowbit import packing, schemes, weights
 from lowbit.adapters.reference import dequantize_weight, reference
+from lowbit.checkpoints import quantized as quantized_checkpoint
 from lowbit.errors import NothingCompared, Unsupported
 from lowbit.formats import BFLOAT16, BINARY32
 from lowbit.implementation import Implementation

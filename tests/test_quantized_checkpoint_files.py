@@ -12,7 +12,8 @@ import torch
 from checkpoints import LAYER, Tensors, awq, corner, four_bits, gptq, write
 from safetensors.torch import save_file
 
-from lowbit import quantized_checkpoint, weights
+from lowbit import weights
+from lowbit.checkpoints import quantized as quantized_checkpoint
 from lowbit.errors import ArgumentError
 
 

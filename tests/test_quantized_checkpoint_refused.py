@@ -25,7 +25,7 @@ from checkpoints import (
     write,
 )
 
-from lowbit import quantized_checkpoint
+from lowbit.checkpoints import quantized as quantized_checkpoint
 from lowbit.errors import ArgumentError, NothingCompared
 
 

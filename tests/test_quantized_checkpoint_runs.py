@@ -8,7 +8,7 @@ import pytest
 from checkpoints import DATA, LAYER, awq, corner, four_bits, int8, write
 from test_plugin import implementation, records, suite
 
-from lowbit import quantized_checkpoint
+from lowbit.checkpoints import quantized as quantized_checkpoint
 from lowbit.errors import LowbitError
 from lowbit.records import read_records
 from lowbit.suite.run import SuiteRun

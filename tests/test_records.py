@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lowbit.compare import compare_codes, failure
-from lowbit.comparison import Comparison
+from lowbit.compare.comparison import Comparison
 from lowbit.errors import ArgumentError, ReportError
 from lowbit.formats import E2M1, E4M3
 from lowbit.records import (

@@ -16,7 +16,7 @@ import pytest
 
 from lowbit import report, schemes
 from lowbit.compare import compare_encoded, failure
-from lowbit.comparison import Comparison
+from lowbit.compare.comparison import Comparison
 from lowbit.diagnose import diagnose
 from lowbit.errors import ReportError
 from lowbit.records import MISMATCH_COLUMNS, SUMMARY_COLUMNS, Record, Run, read_about, read_records

@@ -10,9 +10,9 @@ import numpy as np
 
 from lowbit import schemes
 from lowbit.compare import compare_encoded
-from lowbit.comparison import Sample
-from lowbit.kinds import KINDS
-from lowbit.pictures import COLUMNS, PAIRS, REACH, ROWS, SPECIAL, UNITS
+from lowbit.compare.comparison import Sample
+from lowbit.compare.kinds import KINDS
+from lowbit.compare.pictures import COLUMNS, PAIRS, REACH, ROWS, SPECIAL, UNITS
 from lowbit.records import MISMATCH_COLUMNS, STATUSES, SUMMARY_COLUMNS, Record, Run, read_about
 from lowbit.references import bits
 from lowbit.report import merge, parquet

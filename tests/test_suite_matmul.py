@@ -11,6 +11,7 @@ from suite_runs import run_pytest
 
 from lowbit import schemes
 from lowbit.adapters import reference
+from lowbit.cases.summable import exactly_summable, is_exactly_summable
 from lowbit.errors import WitnessDisagreement
 from lowbit.implementation import Implementation
 from lowbit.records import read_records
@@ -18,7 +19,6 @@ from lowbit.references import matmul
 from lowbit.suite import test_matmul
 from lowbit.suite.judge import Settings
 from lowbit.suite.matmul_judge import MatmulJudge, rows_of
-from lowbit.summable import exactly_summable, is_exactly_summable
 
 NVFP4, MXFP4 = schemes.get("nvfp4"), schemes.get("mxfp4_floor")
 

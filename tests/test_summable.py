@@ -7,12 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lowbit import schemes, summability
+from lowbit import schemes
+from lowbit.cases import summability
+from lowbit.cases.summable import Operands, exactly_summable, is_exactly_summable
 from lowbit.errors import ArgumentError, ShapeError
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32
 from lowbit.references import matmul, matmul_exact
 from lowbit.schemes import Encoded
-from lowbit.summable import Operands, exactly_summable, is_exactly_summable
 
 from .matmul_orders import every_order, exact_sums, in_groups, operand, products, random_operand, rounded
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from lowbit import packing, schemes
+from lowbit.cases.summable import Operands, exactly_summable
 from lowbit.diagnose import UNEXPLAINED
 from lowbit.formats import BFLOAT16, BINARY32
-from lowbit.matmul_trial import ROWS, Product
 from lowbit.references import matmul
 from lowbit.schemes import Quantized
-from lowbit.summable import Operands, exactly_summable
-from lowbit.suspect_matmul import Evidence, suspects
+from lowbit.suspects.matmul import Evidence, suspects
+from lowbit.suspects.matmul_trial import ROWS, Product
 
 NVFP4, MXFP4 = schemes.get("nvfp4"), schemes.get("mxfp4_floor")
 G = (0.7, 11.0)
@@ -67,11 +67,11 @@ def test_every_fault_is_named(scheme, name, monkeypatch: pytest.MonkeyPatch) -> 
     evidence = Evidence()
     padding = scheme.scale.nan_magnitude if name.startswith("padding") else 0
     for a, b, right in products(scheme, padding=padding):
-        monkeypatch.setattr("lowbit.matmul_trial.ROWS", 1000)
+        monkeypatch.setattr("lowbit.suspects.matmul_trial.ROWS", 1000)
         whole = Product.of(a, b, scheme, BINARY32, right ^ 1, right)
         assert whole is not None
         wrong = faulty(name, whole)
-        monkeypatch.setattr("lowbit.matmul_trial.ROWS", ROWS)
+        monkeypatch.setattr("lowbit.suspects.matmul_trial.ROWS", ROWS)
         if wrong is not None:
             evidence.add(a, b, scheme, BINARY32, wrong, right)
     found = evidence.diagnosis

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowbit import packing_weights, weight_cases, weights
+from lowbit import packing_weights, weights
+from lowbit.cases import weights as weight_cases
 from lowbit.diagnose import UNEXPLAINED
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.references import weights_bits
 from lowbit.rules import Arithmetic, Grouping, OutputRounding, ZeroPoint
-from lowbit.suspect_weights import diagnose_weight, roundings, suspects, tails
-from lowbit.weight_trial import LIMIT, WeightTrial
+from lowbit.suspects.weight_trial import LIMIT, WeightTrial
+from lowbit.suspects.weights import diagnose_weight, roundings, suspects, tails
 from lowbit.weights import AWQ_ORDER, FP4_CODEBOOK, NF4_CODEBOOK, NF4_FOUR_DIGIT_CODEBOOK, WeightScheme
 
 Arrays = dict[str, Any]

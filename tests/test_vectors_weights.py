@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from test_vectors import VECTORS
 
-from lowbit import vectors, weight_cases, weights
+from lowbit import vectors, weights
+from lowbit.cases import weights as weight_cases
+from lowbit.cases.known_weight_bugs import KNOWN_WEIGHTS
 from lowbit.errors import ArgumentError
 from lowbit.formats import BINARY16, FORMATS
-from lowbit.known_weight_bugs import KNOWN_WEIGHTS
 from lowbit.references import weights_bits
 from lowbit.vectors import Group, Weight
 from lowbit.vectors.weight_text import read_weight, write_answer, write_weight

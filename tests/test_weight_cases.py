@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lowbit import packing_weights, weight_cases, weight_domains, weights
+from lowbit import packing_weights, weights
+from lowbit.cases import weight_domains
+from lowbit.cases import weights as weight_cases
+from lowbit.cases.known_weight_bugs import KNOWN_WEIGHTS
+from lowbit.cases.weight_parts import numbered, special_patterns
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
-from lowbit.known_weight_bugs import KNOWN_WEIGHTS
 from lowbit.references import weights_bits
 from lowbit.references.bits_rounding import narrow
 from lowbit.references.weights_arguments import output_shape
 from lowbit.rules import Grouping
-from lowbit.weight_parts import numbered, special_patterns
 from lowbit.weights import WeightScheme
 
 SCHEMES = weights.select()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lowbit import packing_weights, weight_cases, weights
+from lowbit import packing_weights, weights
+from lowbit.cases import weights as weight_cases
 from lowbit.errors import LowbitError, Unsupported, WitnessDisagreement
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32
 from lowbit.implementation import Implementation

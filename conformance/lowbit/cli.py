@@ -137,7 +137,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _identify(arguments: argparse.Namespace) -> int:
-    from lowbit import identify, identity, implementation
+    from lowbit import identify, implementation
+    from lowbit.identify import identity
 
     device = identify.choose_device(arguments.device)  # before anything imports triton
     found = []

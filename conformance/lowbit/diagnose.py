@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lowbit import packing
-from lowbit.comparison import spread
+from lowbit.compare.comparison import spread
 from lowbit.errors import LowbitError
 from lowbit.formats import FloatFormat
 from lowbit.rules import NanCode, Rounding
 from lowbit.schemes import Encoded, Scheme
-from lowbit.suspect_pairs import Tried, pairs
-from lowbit.suspect_scales import STORED
-from lowbit.suspects import CODE_CHANGES, NANS, ROUNDINGS, suspects
-from lowbit.trial import Suspect, Trial, encode, flushed, to_bfloat16, to_binary16
+from lowbit.suspects.blocks import CODE_CHANGES, NANS, ROUNDINGS, suspects
+from lowbit.suspects.pairs import Tried, pairs
+from lowbit.suspects.scales import STORED
+from lowbit.suspects.trial import Suspect, Trial, encode, flushed, to_bfloat16, to_binary16
 
 SHARE, EXACT_SHARE = 0.5, 0.1
 """The least share of mismatches that a partial explanation must take away to be told; less, where nearly all that it

@@ -17,11 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lowbit import __version__, digest, pictures
-from lowbit.comparison import Comparison, Sample
+from lowbit import __version__
+from lowbit.compare import digest, pictures
+from lowbit.compare.comparison import Comparison, Sample
+from lowbit.compare.kinds import KINDS
+from lowbit.compare.pictures import Pictures
 from lowbit.errors import ArgumentError, ReportError
-from lowbit.kinds import KINDS
-from lowbit.pictures import Pictures
 from lowbit.tables import MISMATCH_COLUMNS, SUMMARY_COLUMNS, mismatches, readable, summary
 
 __all__ = [

@@ -6,7 +6,7 @@ least over the blocks of K of the least unit of A's scales there times that of B
 quanta: every partial sum is then an integer of 53 bits, and the computed Σ|a|·|b| decides it, because a float64 sum of
 magnitudes that has passed 2^53 quanta never comes back. One NVFP4 product is at most 2688² < 2^22.8: up to K = 1,188
 nothing can be inexact, beyond it only a sum of magnitudes above 2^33. Elsewhere the error is at most γ_K(2^-53)·
-Σ|a|·|b|, which `lowbit.bounds` adds to its bound.
+Σ|a|·|b|, which `lowbit.compare.bounds` adds to its bound.
 
 The operations and their order are those of `matmul_exact`, written apart from it.
 """

@@ -7,7 +7,8 @@
 
 A sum is NaN if a scale of its row of A or of B is NaN, whatever the codes there (0·NaN is NaN). A sum of 0 is +0: an
 accumulation that starts at +0, or adds two products of opposite sign, ends there. Factors are real numbers, so no
-operand overflows here; a kernel that decodes MXFP4's scale bytes 253 and 254 to bfloat16 may (see `lowbit.summable`).
+operand overflows here; a kernel that decodes MXFP4's scale bytes 253 and 254 to bfloat16 may (see
+`lowbit.cases.summable`).
 """
 
 from __future__ import annotations

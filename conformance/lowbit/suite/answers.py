@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lowbit import cases, packing
+from lowbit import packing
+from lowbit.cases import blocks as cases
+from lowbit.cases.known_bugs import KnownBug
 from lowbit.compare import compare_bytes, compare_codes, compare_values
 from lowbit.implementation import Quantized
-from lowbit.known_bugs import KnownBug
 from lowbit.rules import Rounding
 from lowbit.schemes import Encoded
 from lowbit.suite.block_judge import BlockJudge

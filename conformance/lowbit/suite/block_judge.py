@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lowbit import arrays, cases, packing
-from lowbit.compare import Comparison, compare_bytes, compare_codes, compare_encoded, compare_values
+from lowbit import packing
+from lowbit.cases import blocks as cases
+from lowbit.compare import Comparison, arrays, compare_bytes, compare_codes, compare_encoded, compare_values
 from lowbit.diagnose import diagnose, diagnose_codes
 from lowbit.errors import LowbitError
 from lowbit.formats import FloatFormat
@@ -20,7 +21,7 @@ from lowbit.rules import Rounding
 from lowbit.schemes import Encoded, Quantized, Scheme
 from lowbit.suite.convert import as_bytes, describe, host, host_array, padding_mask, widen
 from lowbit.suite.judge import BITS_LIMIT, DTYPES, Judge, Options
-from lowbit.suspect_decoding import diagnose_values
+from lowbit.suspects.decoding import diagnose_values
 
 DIAGNOSIS_LIMIT = 1 << 18
 """Elements of a failing input that the diagnosis looks at."""

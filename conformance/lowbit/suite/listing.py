@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from lowbit.comparison import LISTED, Comparison
+from lowbit.compare.comparison import LISTED, Comparison
 from lowbit.records import Run
 from lowbit.report import parquet
 from lowbit.suite.judge import Judge

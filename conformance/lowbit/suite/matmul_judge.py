@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from lowbit import packing
-from lowbit.bounds import Worst, accumulation_bound, compare_within_bound, worst
+from lowbit.cases.summable import Operands
 from lowbit.compare import compare_values
+from lowbit.compare.bounds import Worst, accumulation_bound, compare_within_bound, worst
 from lowbit.errors import LowbitError
 from lowbit.references import matmul, matmul_exact
 from lowbit.schemes import Encoded, Quantized, Scheme
 from lowbit.suite.convert import describe, host_array
 from lowbit.suite.judge import DTYPES, Judge
-from lowbit.summable import Operands
-from lowbit.suspect_matmul import Evidence
+from lowbit.suspects.matmul import Evidence
 
 PRODUCTS_LIMIT = 1 << 25
 """Products up to which the NumPy reference votes on a GPU run; beyond, the same sums in torch alone, on the device."""

@@ -14,11 +14,12 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from lowbit import environment, quantized_checkpoint, report, schemes, vectors
+from lowbit import environment, report, schemes, vectors
+from lowbit.checkpoints import quantized as quantized_checkpoint
+from lowbit.checkpoints.quantized import QuantizedCheckpoint
 from lowbit.compare import Comparison, merge
 from lowbit.errors import LowbitError, NothingCompared, Unsupported, WitnessDisagreement
 from lowbit.implementation import DEFAULT, Implementation
-from lowbit.quantized_checkpoint import QuantizedCheckpoint
 from lowbit.records import Record, Run, read_about, read_records
 from lowbit.report import github, terminal, text
 from lowbit.suite.escapes import WrongForm, told

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from rich.progress import Progress
 
-from lowbit import checkpoint, packing, quantized_checkpoint
-from lowbit.checkpoint import Entry
+from lowbit import packing
+from lowbit.checkpoints import files as checkpoint
+from lowbit.checkpoints import quantized as quantized_checkpoint
+from lowbit.checkpoints.figures import Figures
+from lowbit.checkpoints.files import Entry
 from lowbit.errors import Unsupported
-from lowbit.figures import Figures
 from lowbit.references import tensors
 from lowbit.rules import PartialBlock
 from lowbit.suite.block_judge import BlockJudge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lowbit import cases
+from lowbit.cases import blocks as cases
 from lowbit.formats import BFLOAT16, BINARY16, E4M3
 from lowbit.rules import Rounding
 from lowbit.schemes import Scheme

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from lowbit import cases, packing, vectors
+from lowbit import packing, vectors
+from lowbit.cases import blocks as cases
 from lowbit.formats import BINARY32
 from lowbit.rules import Rounding, ScaleLayout
 from lowbit.schemes import Encoded, Scheme

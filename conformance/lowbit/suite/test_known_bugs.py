@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lowbit import packing
-from lowbit.known_bugs import KNOWN_DECODES, of_scheme
+from lowbit.cases.known_bugs import KNOWN_DECODES, of_scheme
 from lowbit.rules import Rounding, ScaleRule
 from lowbit.schemes import Encoded
 from lowbit.suite.answers import as_stored, decodes_to, states, states_codes

@@ -8,13 +8,13 @@ import itertools
 import numpy as np
 import torch
 
+from lowbit.cases.summable import Operands, exactly_summable
 from lowbit.references import bits
 from lowbit.schemes import Encoded, Scheme
 from lowbit.suite.checks import check
 from lowbit.suite.judge import Settings
 from lowbit.suite.matmul_judge import MatmulJudge, rows_of
 from lowbit.suite.poison import poisoned
-from lowbit.summable import Operands, exactly_summable
 
 SMALL = ((1, 8, 1), (3, 24, 3), (5, 40, 65), (16, 136, 5), (129, 136, 9))
 """M, N and blocks in K: each of M, N and K below, at and above a tile, the number of blocks odd."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from lowbit import cases, packing
+from lowbit import packing
+from lowbit.cases import blocks as cases
 from lowbit.errors import Unsupported
 from lowbit.rules import ScaleLayout
 from lowbit.schemes import Scheme

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from rich.progress import Progress
 
-from lowbit import packing, quantized_checkpoint
-from lowbit.checkpoint_layer import Layer
+from lowbit import packing
+from lowbit.checkpoints import quantized as quantized_checkpoint
+from lowbit.checkpoints.layer import Layer
 from lowbit.errors import Unsupported
 from lowbit.references import tensors
 from lowbit.schemes import Quantized

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import torch
 
-from lowbit import cases
-from lowbit.cases import GIVEN
+from lowbit.cases import blocks as cases
+from lowbit.cases.blocks import GIVEN
 from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.judge import Options

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from lowbit import cases, packing
+from lowbit import packing
+from lowbit.cases import blocks as cases
 from lowbit.rules import PartialBlock, ScaleLayout
 from lowbit.schemes import Quantized
 from lowbit.suite.block_judge import BlockJudge

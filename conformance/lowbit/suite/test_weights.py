@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lowbit import weight_cases
+from lowbit.cases import weights as weight_cases
+from lowbit.cases.known_weight_bugs import of_scheme
+from lowbit.cases.weight_parts import full_row_entries
 from lowbit.compare import Comparison, compare_values
-from lowbit.known_weight_bugs import of_scheme
 from lowbit.references.weights_quantize import quantize
 from lowbit.rules import Arithmetic
 from lowbit.suite.checks import check
@@ -22,7 +23,6 @@ from lowbit.suite.weight_levels import (
     thorough,
 )
 from lowbit.suite.weight_refusals import refused
-from lowbit.weight_parts import full_row_entries
 from lowbit.weights import WeightScheme
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from lowbit import weight_domains
+from lowbit.cases import weight_domains
+from lowbit.cases.weights import FLAT, periods, store
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.suite.checks import check
 from lowbit.suite.judge import DTYPES
 from lowbit.suite.weight_judge import TORCH, Tensors, WeightJudge
 from lowbit.suite.weight_levels import pairs
-from lowbit.weight_cases import FLAT, periods, store
 from lowbit.weights import WeightScheme
 
 PATTERNS = 1 << 32

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lowbit import weight_cases
+from lowbit.cases import weights as weight_cases
+from lowbit.cases.weight_parts import full_row_entries
 from lowbit.errors import Unsupported
 from lowbit.rules import Grouping
 from lowbit.suite.checks import check
@@ -18,7 +19,6 @@ from lowbit.suite.judge import DTYPES
 from lowbit.suite.poison import GUARD, left_over, poisoned
 from lowbit.suite.weight_judge import Tensors, WeightJudge
 from lowbit.suite.weight_levels import LAUNCHES, full_for_launches, quick_for_launches, quick_for_memory
-from lowbit.weight_parts import full_row_entries
 from lowbit.weight_tensors import shapes
 from lowbit.weights import WeightScheme
 

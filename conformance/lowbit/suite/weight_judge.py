@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from lowbit import arrays
-from lowbit.compare import Comparison, compare_values
+from lowbit.compare import Comparison, arrays, compare_values
+from lowbit.compare.weights import compare_weights
 from lowbit.references import weights_bits, weights_exact, weights_tensors
 from lowbit.suite.convert import describe, same_bits
 from lowbit.suite.judge import BITS_LIMIT, DTYPES, Judge
-from lowbit.suspect_weights import diagnose_weight
-from lowbit.weight_compare import compare_weights
+from lowbit.suspects.weights import diagnose_weight
 from lowbit.weights import WeightScheme
 
 TORCH = {fmt: dtype for dtype, fmt in DTYPES.items()}

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from lowbit.cases.weights import FLAT
 from lowbit.rules import Grouping
-from lowbit.weight_cases import FLAT
 from lowbit.weights import WeightScheme
 
 Tensors = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Publicly reported faults as cases: the rows of `lowbit.known_bugs` and of `lowbit.known_weight_bugs`."""
+"""Publicly reported faults as cases: the rows of `lowbit.cases.known_bugs` and of `lowbit.cases.known_weight_bugs`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from lowbit import schemes, weights
+from lowbit.cases.known_bugs import KNOWN_BUGS, KNOWN_DECODES, KnownBug
+from lowbit.cases.known_weight_bugs import KnownWeight, of_scheme
 from lowbit.formats import BINARY32
-from lowbit.known_bugs import KNOWN_BUGS, KNOWN_DECODES, KnownBug
-from lowbit.known_weight_bugs import KnownWeight, of_scheme
 from lowbit.references import bits
 from lowbit.references.weights_arguments import output_shape
 from lowbit.schemes import Encoded

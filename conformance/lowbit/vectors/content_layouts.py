@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lowbit import packing, schemes
-from lowbit.cases import SWIZZLE_SHAPES
+from lowbit.cases.blocks import SWIZZLE_SHAPES
 from lowbit.references import bits
 from lowbit.schemes import Quantized
 from lowbit.vectors import draws

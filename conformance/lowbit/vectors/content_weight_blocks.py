@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from lowbit import weights
+from lowbit.cases.weight_parts import as_stored
+from lowbit.cases.weights import store
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.vectors import draws
 from lowbit.vectors.payload import Draft
@@ -27,8 +29,6 @@ from lowbit.vectors.weight_items import (
     topic,
     values_of,
 )
-from lowbit.weight_cases import store
-from lowbit.weight_parts import as_stored
 from lowbit.weights import WeightScheme
 
 BLOCKS = {"nf4": (32, 128, 256, 4096), "fp4": (128,)}

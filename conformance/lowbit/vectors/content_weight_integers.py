@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowbit import weights
+from lowbit.cases.weights import periods, store
 from lowbit.formats import BFLOAT16, BINARY16, FloatFormat
 from lowbit.rules import Grouping
 from lowbit.vectors import draws
@@ -28,7 +29,6 @@ from lowbit.vectors.weight_items import (
     topic,
     values_of,
 )
-from lowbit.weight_cases import periods, store
 from lowbit.weights import WeightScheme
 
 GPTQ4 = tuple(f"gptq4_v1_g{size}" for size in (16, 32, 48, 64, "k"))

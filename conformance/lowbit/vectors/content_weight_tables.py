@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from lowbit import weights
+from lowbit.cases.weight_parts import as_stored
+from lowbit.cases.weights import periods, store
 from lowbit.formats import BINARY16, BINARY32
 from lowbit.vectors import draws
 from lowbit.vectors.payload import Draft
@@ -23,8 +25,6 @@ from lowbit.vectors.weight_items import (
     topic,
     values_of,
 )
-from lowbit.weight_cases import periods, store
-from lowbit.weight_parts import as_stored
 from lowbit.weights import WeightScheme
 
 SUMS = (

@@ -32,10 +32,10 @@ INPUTS = {
 """What is counted as an input, by kind."""
 
 SOURCES = (
-    *("formats.py", "rules.py", "schemes.py", "packing.py", "cases.py", "known_bugs.py", "references/philox.py"),
-    *("references/exact*.py", "references/bits*.py", "vectors/*.py"),
-    *("weights.py", "weight_tensors.py", "weight_cases.py", "weight_parts.py", "packing_weights.py"),
-    *("known_weight_bugs.py", "references/weights_[abe]*.py"),
+    *("formats.py", "rules.py", "schemes.py", "packing.py", "cases/blocks.py", "cases/known_bugs.py"),
+    *("references/philox.py", "references/exact*.py", "references/bits*.py", "vectors/*.py", "weights.py"),
+    *("weight_tensors.py", "cases/weights.py", "cases/weight_parts.py", "packing_weights.py"),
+    *("cases/known_weight_bugs.py", "references/weights_[abe]*.py"),
 )
 """The files of lowbit from which vectors are made, and by which they are voted on."""
 

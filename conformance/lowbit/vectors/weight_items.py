@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowbit import weights
+from lowbit.cases.weight_parts import as_stored
 from lowbit.errors import ArgumentError
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.references import weights_bits
@@ -17,7 +18,6 @@ from lowbit.references.bits_rounding import narrow
 from lowbit.vectors import draws
 from lowbit.vectors.payload import Draft, Raw, draft
 from lowbit.vectors.weight_text import write_answer, write_weight
-from lowbit.weight_parts import as_stored
 from lowbit.weights import WeightScheme
 
 Floats = npt.NDArray[np.float64]

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from lowbit.cases.weight_parts import as_stored
 from lowbit.errors import ArgumentError
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FORMATS, FloatFormat
 from lowbit.vectors.hextext import octets, words, write_octets, write_words
-from lowbit.weight_parts import as_stored
 from lowbit.weight_tensors import INT, SCALE, SHAPE, Part, Stored, entries, shapes
 from lowbit.weights import WeightScheme
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from lowbit import schemes
-from lowbit.known_bugs import KNOWN_BUGS, KNOWN_DECODES
-from lowbit.known_weight_bugs import KNOWN_WEIGHTS
+from lowbit.cases.known_bugs import KNOWN_BUGS, KNOWN_DECODES
+from lowbit.cases.known_weight_bugs import KNOWN_WEIGHTS
 from lowbit.vectors.case import Block, Decoded, Philox, Weight
 from lowbit.vectors.group import Group
 from lowbit.vectors.hextext import patterns, word, write_digits, write_octets, write_words
@@ -51,7 +51,7 @@ PUBLISHED: dict[str, tuple[float, ...]] = {
 
 
 def _reports(group: Group) -> Iterator[Answer]:
-    """The right values of `lowbit.known_bugs`, which no reference computes."""
+    """The right values of `lowbit.cases.known_bugs`, which no reference computes."""
     if group.kind != "known_bug":
         return
     bugs = {bug.name: bug for bug in KNOWN_BUGS if bug.scheme == group.subject}
