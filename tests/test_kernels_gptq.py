@@ -200,6 +200,7 @@ def test_the_tile_does_not_count(bits, packs, columns, steps, group, monkeypatch
     """Tiles smaller than the group, as large, larger, and astride; several steps, some of them beyond the last row."""
     rows = 64
     monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
+    monkeypatch.setattr(_weight_tiles, "_LEAST_PROGRAMS", 1)
     for name in (f"gptq{bits}", "gptq_g_idx"):
         monkeypatch.setitem(_weight_tiles.TILES, name, Tile(packs, columns, steps, down=group == 48))
     check(bits, rows, 32, group, g_idx=RNG.permutation(rows) // group)

@@ -23,7 +23,7 @@ class Tile(NamedTuple):
 
     Args:
       rows, columns: decoded at once; powers of two.
-      steps: how many such blocks of rows a program decodes, the columns staying the same.
+      steps: how many such blocks of rows a program decodes at most, the columns staying the same.
       warps: of a program.
       down: whether neighbouring programs lie below each other, not beside each other.
     """
@@ -49,6 +49,9 @@ TILES: dict[str, Tile] = {
     "squeezellm4": Tile(rows=4, columns=128, steps=32, warps=2),
 }
 
+_LEAST_PROGRAMS = 1 << 10
+"""With fewer programs a large GPU would be idle in part; those of several steps then take fewer."""
+
 _INTERPRETED_ELEMENTS = 1 << 17
 _INTERPRETED_COLUMNS = 1 << 9
 _LEAST_UNIFORM = 1 << 20 if INTERPRETED else 4
@@ -72,6 +75,10 @@ def tile_for(name: str, rows: int, columns: int, depth: int = 1) -> Tile:
     if INTERPRETED:
         wide = max(min(_power_of_two(columns), _INTERPRETED_COLUMNS), 8)
         tile = Tile(max(_INTERPRETED_ELEMENTS // (_power_of_two(depth) * wide), 1), wide)
+    if tile.steps > 1:
+        blocks = -(-rows // tile.rows) * -(-columns // tile.columns)
+        most = 1 << (max(blocks // _LEAST_PROGRAMS, 1).bit_length() - 1)  # a constexpr: few values
+        tile = tile._replace(steps=min(tile.steps, most))
     if rows >= tile.rows and columns >= tile.columns:
         return tile
     return tile._replace(
