@@ -4,8 +4,9 @@
 
 For each scheme a weight is stored, with codes, zero points and scales of every kind, and decoded by both; their bits
 are compared before anything is timed. Times are medians; on a GPU of events around several calls, queued while the
-device is busy, so that the host's share does not count unless it is the longer one. The fraction is that of a device
-copy of as many bytes as the operation reads and writes. Neither side multiplies: nothing is said about fused matmuls.
+device is busy, so that the host's share does not count unless it is the longer one, or a call waits for the device: as
+one does that reads its indices to check them. The fraction is that of a device copy of as many bytes as the operation
+reads and writes. Neither side multiplies: nothing is said about fused matmuls.
 """
 
 from __future__ import annotations

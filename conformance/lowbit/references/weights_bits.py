@@ -141,7 +141,7 @@ def codes_at(words: npt.NDArray[Any], packing: WordPacking, places: Ints) -> Int
     held_by = np.argsort(packing.order)  # the inverse of the permutation: place in its run -> field
     first = (places // run * run + held_by[places % run]) * packing.bits
     word, shift = first // packing.word_bits, (first % packing.word_bits).astype(np.uint64)
-    whole = words.astype(f"u{words.dtype.itemsize}", copy=False)
+    whole = words.view(f"u{words.dtype.itemsize}")
     low = np.take(whole, word, packing.axis).astype(np.uint64)
     if packing.word_bits % packing.bits:  # a code may reach into the next word
         following = np.minimum(word + 1, whole.shape[packing.axis] - 1)
