@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 Codes = tuple[int, ...]
 
 
@@ -15,11 +17,13 @@ class Finding:
 
     Attributes:
       subject: the adapter's name. version: the release in which it was seen.
+      needs: "" for any CPU, "avx512" for one that torch uses AVX-512 on, beside no GPU, "cuda" for a GPU.
     """
 
     name: str
     subject: str
     version: str
+    needs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,3 +87,14 @@ class Called(Finding):
 
 NAN = -1
 """In place of a pattern: any NaN."""
+
+
+def lacking(finding: Finding) -> str:
+    """What this machine lacks to run it again, "" if nothing."""
+    if finding.needs == "cuda" and not torch.cuda.is_available():
+        return "not run: no GPU"
+    if finding.needs == "avx512" and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return "not run: this CPU has no AVX-512"
+    if finding.needs == "avx512" and torch.cuda.is_available():
+        return "not run: there is a GPU, and the package loads another library beside one"
+    return ""

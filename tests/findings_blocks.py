@@ -1,4 +1,4 @@
-"""Findings of block formats and casts, each as measured on the CPU with the release that it names."""
+"""Findings of block formats and casts, each as measured with the release that it names, on the CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ ENCODED: tuple[Encoded, ...] = (
         "torchao-nvfp4", TORCHAO, "nvfp4", (0x40B80000,), (0x7B, (7,)), (0x7C, (7,)), before=(0x40E00000,)
     ),  # 5.75 beside 7
     _encoded("torchao-nvfp4", TORCHAO, "nvfp4", (0x3BA3D70A,), (0x08, (1,)), (0x01, (5,)), tensor_scale=1.0),
+    *(
+        _encoded(
+            "torchao-cuda-nan-code", TORCHAO, "mxfp4_floor", (x, ONE), (0xFF, (4, 0)), (0xFF, (7, 2)), needs="cuda"
+        )
+        for x in (NAN32, 0xFFC00000)
+    ),
+    _encoded(
+        "torchao-cuda-reciprocal", TORCHAO, "nvfp4_one_level", (0x3DE3FFFF,), (0x0A, (7,)), (0x09, (7,)), needs="cuda"
+    ),
     _encoded("compressed-mxfp4-nan", COMPRESSED, "mxfp4_even", (NAN32, ONE), (0x7F, (0, 0)), (0xFF, (7, 2))),
     _encoded("compressed-mxfp4-nan", COMPRESSED, "mxfp4_even", (INF32, ONE), (0x7F, (0, 0)), (0xFF, (7, 2))),
     _encoded("compressed-mxfp4-large", COMPRESSED, "mxfp4_even", (0x7F600000,), (0x7F, (0,)), (0xFD, (6,))),
@@ -99,6 +108,17 @@ DECODED: tuple[Decoded, ...] = (
         right=(0x0003,),
     ),
     Decoded(
+        name="torchao-nvfp4",
+        **TORCHAO,
+        scheme="nvfp4",
+        dtype="float32",
+        scale=0x46,
+        codes=(0,),
+        got=(NAN,),
+        right=(0x00000000,),
+        tensor_scale=1e-38,
+    ),
+    Decoded(
         name="modelopt-nvfp4-minus-zero",
         **MODELOPT,
         scheme="nvfp4",
@@ -130,6 +150,15 @@ def torchao_zero_layer() -> Any:
     layer.weight.data.zero_()
     quantize_(layer, NVFP4WeightOnlyConfig())
     return bool(layer.weight.dequantize(torch.float32).isnan().all())
+
+
+def torchao_factor(device: str = "cuda") -> str:
+    """The decode factor of a tensor of amax 4368af6e (232.68527)."""
+    import torch
+    from torchao.prototype.mx_formats.nvfp4_tensor import per_tensor_amax_to_scale
+
+    amax = torch.tensor(0x4368AF6E, dtype=torch.int32, device=device).view(torch.float32)
+    return f"{int(per_tensor_amax_to_scale(amax).view(torch.int32)):08x}"
 
 
 def torchao_three_dimensions() -> Any:
@@ -213,6 +242,14 @@ def gfloat_nan() -> Any:
 
 CALLED: tuple[Called, ...] = (
     Called(name="torchao-nvfp4-zero-tensor", **TORCHAO, call=torchao_zero_layer, got=True, right="zeros"),
+    Called(
+        name="torchao-cuda-reciprocal",
+        **TORCHAO,
+        needs="cuda",
+        call=torchao_factor,
+        got="3db148b6",
+        right="3db148b5, which is the quotient, as on the CPU",
+    ),
     Called(
         name="torchao-3d-swizzled",
         **TORCHAO,

@@ -1,4 +1,4 @@
-"""Findings of stored weights, each as measured with the release that it names; some need a CPU or GPU of some kind."""
+"""Findings of stored weights, each as measured with the release that it names; one needs a CPU of some kind."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from findings import NAN, Called, Decoded, Encoded, Finding
+from findings import NAN, Called, Decoded, Encoded
 
 ONE, NAN32, INF32 = 0x3F800000, 0x7FC00000, 0x7F800000
 
@@ -20,22 +19,12 @@ GGUF = {"subject": "gguf", "version": "0.19.0"}
 QUANTO = {"subject": "quanto", "version": "0.2.7"}
 HQQ = {"subject": "hqq", "version": "0.2.8.post1"}
 GPTQMODEL = {"subject": "gptqmodel", "version": "7.7.0"}
+AUTOAWQ = {"subject": "autoawq", "version": "0.2.9"}
 
-MODULES = {"quanto": "optimum.quanto"}
+MODULES = {"quanto": "optimum.quanto", "autoawq": "awq"}
 DISTRIBUTIONS = {"quanto": "optimum-quanto"}
 
 QUANTISED = "mxfp4_floor+ties_toward_zero"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stored(Called):
-    """A call of the package itself.
-
-    Attributes:
-      needs: "" for any CPU, "avx512" for one that torch uses AVX-512 on, "cuda" for a GPU.
-    """
-
-    needs: str = ""
 
 
 def patterns(values: torch.Tensor, *places: Any) -> tuple[str, ...]:
@@ -56,7 +45,7 @@ def raised(call: Callable[[], Any]) -> str:
     return ""
 
 
-def _bitsandbytes(
+def bitsandbytes_4_bits(
     byte: int,
     absmax: torch.Tensor,
     shape: tuple[int, ...],
@@ -88,18 +77,18 @@ def there_and_back(x: torch.Tensor) -> torch.Tensor:
 def fp4_minus_zero() -> tuple[str, ...]:
     """Code 8 in rows of an even and of an odd length; the latter take another path, which would be compiled."""
     with torch.compiler.set_stance("force_eager"):
-        values = [_bitsandbytes(0x88, torch.ones(1), shape, table="fp4") for shape in [(1, 4), (4, 1)]]
+        values = [bitsandbytes_4_bits(0x88, torch.ones(1), shape, table="fp4") for shape in [(1, 4), (4, 1)]]
     return tuple(pattern for one in values for pattern in patterns(one, (0, 0)))
 
 
 def strided_absmax() -> tuple[str, ...]:
     absmax = torch.tensor([1.0, 8.0, 2.0])[::2]
-    return patterns(_bitsandbytes(0xFF, absmax, (2, 64)), (0, 0), (1, 0))
+    return patterns(bitsandbytes_4_bits(0xFF, absmax, (2, 64)), (0, 0), (1, 0))
 
 
 def short_absmax() -> tuple[str, ...]:
     """One value for two blocks; what lies behind it in memory is 8."""
-    return patterns(_bitsandbytes(0xFF, torch.tensor([1.0, 8.0])[:1], (2, 64)), (0, 0), (1, 0))
+    return patterns(bitsandbytes_4_bits(0xFF, torch.tensor([1.0, 8.0])[:1], (2, 64)), (0, 0), (1, 0))
 
 
 def nested_state(absmax2: torch.Tensor, size: int, code: float) -> dict[str, Any]:
@@ -115,19 +104,11 @@ def empty_absmax2() -> int:
     body = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-from findings_weights import _bitsandbytes, nested_state
-_bitsandbytes(0, torch.zeros(1, dtype=torch.uint8), (2, 32), nested=nested_state(torch.empty(0), 256, 1.0))
+from findings_weights import bitsandbytes_4_bits, nested_state
+bitsandbytes_4_bits(0, torch.zeros(1, dtype=torch.uint8), (2, 32), nested=nested_state(torch.empty(0), 256, 1.0))
 """
     command = [sys.executable, "-c", body, str(Path(__file__).parent)]
     return subprocess.run(command, capture_output=True).returncode
-
-
-def nested_size() -> bool:
-    """Whether 256 blocks that share scales of 1, 2, 3 … a hundred at a time decode to those."""
-    scales = torch.tensor([1.0, 2.0, 3.0], device="cuda")
-    blocks = torch.zeros(256, dtype=torch.uint8, device="cuda")
-    values = _bitsandbytes(0xFF, blocks, (256, 64), nested=nested_state(scales, 100, 1.0))
-    return bool((values == scales.repeat_interleave(100)[:256, None]).all())
 
 
 def quanto_zeropoint(first: float, second: float) -> tuple[float, ...]:
@@ -209,108 +190,75 @@ DECODED: tuple[Decoded, ...] = tuple(
     )
 )
 
-CALLED: tuple[Stored, ...] = (
-    Stored(
+CALLED: tuple[Called, ...] = (
+    Called(
         name="bitsandbytes-row-blocks",
         **BITSANDBYTES,
         needs="avx512",
         call=lambda: patterns(
-            _bitsandbytes(0xFF, torch.tensor([1.0, 2.0, 4.0]), (2, 96), dtype=torch.float16), (1, 31), (1, 32)
+            bitsandbytes_4_bits(0xFF, torch.tensor([1.0, 2.0, 4.0]), (2, 96), dtype=torch.float16), (1, 31), (1, 32)
         ),
         got=("4000", "4000"),
         right="4000 4400",
     ),
-    Stored(
-        name="bitsandbytes-cuda-subnormals",
-        **BITSANDBYTES,
-        needs="cuda",
-        call=lambda: patterns(
-            _bitsandbytes(0x00, torch.tensor([1], dtype=torch.int32, device="cuda").view(torch.float32), (1, 64)),
-            (0, 0),
-        ),
-        got=("80000000",),
-        right="80000001",
-    ),
-    Stored(
-        name="bitsandbytes-cuda-subnormals",
-        **BITSANDBYTES,
-        needs="cuda",
-        call=lambda: patterns(
-            _bitsandbytes(
-                *(0x00, torch.tensor([0x00100000], dtype=torch.int32, device="cuda").view(torch.float32), (1, 64)),
-                dtype=torch.bfloat16,
-            ),
-            (0, 0),
-        ),
-        got=("8000",),
-        right="8010",
-    ),
-    Stored(
-        name="bitsandbytes-cuda-nested-size",
-        **BITSANDBYTES,
-        needs="cuda",
-        call=nested_size,
-        got=False,
-        right="the scale of each hundred blocks, or an error",
-    ),
-    Stored(
+    Called(
         name="bitsandbytes-fp4-minus-zero",
         **BITSANDBYTES,
         call=fp4_minus_zero,
         got=("80000000", "00000000"),
         right="80000000 80000000",
     ),
-    Stored(
+    Called(
         name="bitsandbytes-one-dimension",
         **BITSANDBYTES,
         call=lambda: tuple(there_and_back(torch.ones(64)).shape),
         got=(1, 64),
         right="(64,)",
     ),
-    Stored(
+    Called(
         name="bitsandbytes-two-weights",
         **BITSANDBYTES,
         call=lambda: tuple(there_and_back(torch.ones(1, 2)).shape),
         got=(2, 1),
         right="(1, 2)",
     ),
-    Stored(
+    Called(
         name="bitsandbytes-strided-absmax",
         **BITSANDBYTES,
         call=strided_absmax,
         got=("3f800000", "41000000"),
         right="3f800000 40000000, or an error",
     ),
-    Stored(
+    Called(
         name="bitsandbytes-short-absmax",
         **BITSANDBYTES,
         call=short_absmax,
         got=("3f800000", "41000000"),
         right="an error",
     ),
-    Stored(name="bitsandbytes-empty-absmax2", **BITSANDBYTES, call=empty_absmax2, got=-11, right="an error"),
-    Stored(
+    Called(name="bitsandbytes-empty-absmax2", **BITSANDBYTES, call=empty_absmax2, got=-11, right="an error"),
+    Called(
         name="bitsandbytes-small-blocks",
         **BITSANDBYTES,
         call=lambda: patterns(there_and_back(torch.full((1, 64), 1e-39)), (0, 0)),
         got=("0000ddd6",),
         right="000ae398, which is its absmax",
     ),
-    Stored(
+    Called(
         name="gguf-ties",
         **GGUF,
         call=lambda: gguf_codes(6.0, 0.75, 1.75, 3.5),
         got=(7, 1, 3, 5),
         right="7 2 4 6 under mxfp4_floor",
     ),
-    Stored(
+    Called(
         name="quanto-zeropoint",
         **QUANTO,
         call=lambda: (*quanto_zeropoint(1.0, 2.0), *quanto_zeropoint(0.5, 0.5)),
         got=(1.0, 1.0, 0.0, 0.0),
         right="1 2 and 0.5 0.5, as without zeropoint",
     ),
-    Stored(
+    Called(
         name="hqq-odd-groups",
         **HQQ,
         call=lambda: (
@@ -320,42 +268,42 @@ CALLED: tuple[Stored, ...] = (
         got=(0, "RuntimeError"),
         right="32 bytes; the weight",
     ),
-    Stored(
+    Called(
         name="hqq-three-bits-ungrouped",
         **HQQ,
         call=lambda: raised(lambda: hqq_there_and_back([[0.0, 1.0]], nbits=3, group_size=None)),
         got="TypeError",
         right="0 1",
     ),
-    Stored(
+    Called(
         name="hqq-small-range",
         **HQQ,
         call=lambda: tuple(hqq_there_and_back([[0.0, 5e-5]] * 2, nbits=4, group_size=2)[0].tolist()),
         got=(0.0, 0.0),
         right="0 5e-5",
     ),
-    Stored(
+    Called(
         name="gptqmodel-carry",
         **GPTQMODEL,
         call=lambda: carried(4, -0x77777778, 0x777777F7),
         got=("88888908", "88888808", "0000", "4800", "bc00"),
         right="88888808; 0000 4800 0000",
     ),
-    Stored(
+    Called(
         name="gptqmodel-carry",
         **GPTQMODEL,
         call=lambda: carried(2, 0x55555555, 0x00000003),
         got=("55555558", "55555554", "3c00", "bc00", "0000"),
         right="55555554; 3c00 0000 0000",
     ),
-    Stored(
+    Called(
         name="gptqmodel-carry",
         **GPTQMODEL,
         call=lambda: carried(8, 0x01010101, 0x000000FF),
         got=("01010200", "01010100", "3c00", "bc00", "0000"),
         right="01010100; 3c00 0000 0000",
     ),
-    Stored(
+    Called(
         name="gptqmodel-negative-index",
         **GPTQMODEL,
         call=wrapped_index,
@@ -372,6 +320,3 @@ def gguf_codes(*values: float) -> tuple[int, ...]:
     block[0, : len(values)] = torch.tensor(values)
     stored = gguf.quants.quantize(block.numpy(), gguf.GGMLQuantizationType.MXFP4)
     return tuple(int(byte) & 15 for byte in stored[0, 1 : 1 + len(values)])
-
-
-ALL: tuple[Finding, ...] = (*ENCODED, *DECODED, *CALLED)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from findings import NAN, Called, Cast, Decoded, Encoded, Finding
+from findings import NAN, Called, Cast, Decoded, Encoded, Finding, lacking
 from findings_blocks import CALLED, CASTS, DECODED, ENCODED
 
 from lowbit import packing, schemes
@@ -36,6 +36,8 @@ def name(finding: Finding) -> str:
 def adapter(finding: Finding) -> Implementation:
     if importlib.util.find_spec(finding.subject) is None:
         pytest.skip(f"{finding.subject} is not installed: pip install 'lowbit[{finding.subject.replace('_', '-')}]'")
+    if lacks := lacking(finding):
+        pytest.skip(lacks)
     return load(f"lowbit.adapters.{finding.subject}:IMPLEMENTATION")
 
 
@@ -72,8 +74,9 @@ def test_what_is_right_of_a_block(finding: Encoded) -> None:
 def test_blocks(finding: Encoded) -> None:
     subject, scheme = adapter(finding), schemes.get(finding.scheme)
     options = {} if finding.tensor_scale is None else {"tensor_scale": torch.tensor([finding.tensor_scale])}
-    packed, scales, _ = subject.call("quantize", torch.from_numpy(rows(finding)), scheme, **options)
-    stored = Quantized(packed.view(torch.uint8), scales.view(torch.uint8))
+    x = torch.from_numpy(rows(finding)).to("cuda" if finding.needs == "cuda" else "cpu")
+    packed, scales, _ = subject.call("quantize", x, scheme, **options)
+    stored = Quantized(packed.view(torch.uint8).cpu(), scales.view(torch.uint8).cpu())
     compare(finding, last_block(packing.unpack(stored, scheme), finding))
 
 

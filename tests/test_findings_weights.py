@@ -11,10 +11,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import findings_gpu
+import findings_weights
 import pytest
 import torch
-from findings import Decoded, Encoded, Finding
-from findings_weights import ALL, CALLED, DECODED, DISTRIBUTIONS, ENCODED, MODULES, Stored
+from findings import Called, Decoded, Encoded, Finding, lacking
+from findings_weights import DECODED, DISTRIBUTIONS, ENCODED, MODULES
 from test_findings_blocks import last_block, patterns, rows, stored_block
 
 from lowbit import packing, schemes
@@ -24,6 +26,8 @@ from lowbit.references import bits
 
 FINDINGS = (Path(__file__).resolve().parents[1] / "FINDINGS.md").read_text(encoding="utf-8")
 SECTION = FINDINGS.partition("## Stored weights")[2].partition("\n## ")[0]
+CALLED = (*findings_weights.CALLED, *findings_gpu.CALLED)
+ALL: tuple[Finding, ...] = (*ENCODED, *DECODED, *CALLED)
 
 
 def name(finding: Finding) -> str:
@@ -35,11 +39,8 @@ def need(finding: Finding) -> None:
     distribution = DISTRIBUTIONS.get(finding.subject, finding.subject)
     if importlib.util.find_spec(MODULES.get(finding.subject, finding.subject).partition(".")[0]) is None:
         pytest.skip(f"{distribution} is not installed: pip install 'lowbit[{finding.subject}]'")
-    needs = getattr(finding, "needs", "")
-    if needs == "avx512" and torch.backends.cpu.get_cpu_capability() != "AVX512":
-        pytest.skip("this CPU has no AVX-512")
-    if needs == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no GPU")
+    if lacks := lacking(finding):
+        pytest.skip(lacks)
 
 
 def compare(finding: Any, actual: Any) -> None:
@@ -82,7 +83,7 @@ def test_stored_bytes(finding: Decoded) -> None:
 
 
 @pytest.mark.parametrize("finding", CALLED, ids=name)
-def test_calls(finding: Stored) -> None:
+def test_calls(finding: Called) -> None:
     need(finding)
     compare(finding, finding.call())
 
