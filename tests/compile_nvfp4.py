@@ -13,25 +13,44 @@ from typing import Any
 
 import torch
 import triton
-from compile_matrix import TARGETS, launches
+from compile_matrix import TARGETS, constants_for, launches
+from compile_weights import stack_bytes
 from triton.compiler import ASTSource
 
 from lowbit.rules import Rounding
-from lowbit_kernels import dequantize_nvfp4, quantize_nvfp4, swizzle_scales, unswizzle_scales
+from lowbit_kernels import _launch, _nvfp4_launch, dequantize_nvfp4, quantize_nvfp4, swizzle_scales, unswizzle_scales
 
 THOROUGH = ("sm_90", "gfx942")
 """Targets for which every variant is compiled; the others get the first ones."""
+
+EVERYWHERE = 11
+"""How many those are."""
 
 PATTERNS = {
     "approximate": r"div\.full|div\.approx|rcp\.approx|ex2\.|lg2\.|v_exp_f32|v_log_f32",
     "flushing": r"\.ftz",
     "division": r"div\.rn\.f32|v_div_fixup_f32",
     "double": r"\.f64|_f64",
+    "permutation": r"\bprmt\.b32",
+    "stores of 16 bytes": r"st\.global\.v4\.b32",
+    "narrower stores": r"st\.global\.(b|u|s|f|v2)",
+    "shared": r"ld\.shared|st\.shared",
+    "constants": r"^\s*\.(const|global) |ld\.const",
+    "local": r"\.local\b|scratch_load|scratch_store|\.(?:vgpr_spill_count|private_segment_fixed_size):\s*[1-9]",
 }
 
 
+def without_table(packed: torch.Tensor, scales: torch.Tensor, g: torch.Tensor, dtype: torch.dtype) -> None:
+    """What other makers' GPUs and misaligned buffers get."""
+    chosen, _nvfp4_launch._by_table = _nvfp4_launch._by_table, lambda packed, out: False
+    try:
+        dequantize_nvfp4(packed, scales, g, dtype=dtype)
+    finally:
+        _nvfp4_launch._by_table = chosen
+
+
 def variants() -> dict[str, Callable[[], Any]]:
-    """Calls by name; the first six for every target."""
+    """Calls by name; the first EVERYWHERE of them for every target."""
     x = torch.ones(256, 1024, dtype=torch.bfloat16)
     odd = torch.ones(256 * 1024 + 1, dtype=torch.bfloat16)[1:].view(256, 1024)
     packed, scales = torch.zeros(256, 512, dtype=torch.uint8), torch.zeros(256, 64, dtype=torch.uint8)
@@ -40,13 +59,17 @@ def variants() -> dict[str, Callable[[], Any]]:
         "bfloat16": lambda: quantize_nvfp4(x),
         "float32, two levels, swizzled": lambda: quantize_nvfp4(x.float(), scheme="nvfp4_two_level", swizzle=True),
         "to bfloat16": lambda: dequantize_nvfp4(packed, scales, g, dtype=torch.bfloat16),
+        "to bfloat16, no factor": lambda: dequantize_nvfp4(packed, scales, dtype=torch.bfloat16),
+        "to float16": lambda: dequantize_nvfp4(packed, scales, g, dtype=torch.float16),
+        "to float16, no factor": lambda: dequantize_nvfp4(packed, scales, dtype=torch.float16),
+        "to bfloat16, without a table": lambda: without_table(packed, scales, g, torch.bfloat16),
+        "to float16, without a table": lambda: without_table(packed, scales, g, torch.float16),
         "to float32": lambda: dequantize_nvfp4(packed, scales, g),
         "swizzle": lambda: swizzle_scales(scales),
         "unswizzle": lambda: unswizzle_scales(scales.view(-1), 256, 64),
         "float16, one level": lambda: quantize_nvfp4(x.half(), scheme="nvfp4_one_level"),
         "not aligned": lambda: quantize_nvfp4(odd, tensor_scale=g, validate=False),
         "transposed": lambda: quantize_nvfp4(x.t()),
-        "to float16, no factor": lambda: dequantize_nvfp4(packed, scales, dtype=torch.float16),
         "to float32, not aligned": lambda: dequantize_nvfp4(packed, scales, g, out=out),
     }
     for rule in Rounding:
@@ -60,10 +83,14 @@ def compiled(call: Callable[[], Any], target: Any) -> dict[str, list[str]]:
     """The kernels of a call: names of the patterns found in each one's assembly."""
     found = {}
     for kernel, (types, constants, attributes, options) in launches([call]):
+        constants = constants_for(target, kernel, constants)
         source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attributes)
-        binary = triton.compile(source, target=target, options={"enable_fp_fusion": False, **options})
+        binary = triton.compile(source, target=target, options={**_launch.COMPILE_OPTIONS, **options})
         text = binary.asm["ptx" if target.backend == "cuda" else "amdgcn"]
-        found[kernel.__name__] = [name for name, pattern in PATTERNS.items() if re.search(pattern, text)]
+        names = [name for name, pattern in PATTERNS.items() if re.search(pattern, text, re.MULTILINE)]
+        if target.backend == "cuda" and stack_bytes(binary.asm["cubin"]) and "local" not in names:
+            names.append("local")
+        found[kernel.__name__] = names
     return found
 
 
@@ -73,7 +100,7 @@ if __name__ == "__main__":
         {
             name: {
                 variant: compiled(calls[variant], target)
-                for variant in (calls if name in THOROUGH else list(calls)[:6])
+                for variant in (calls if name in THOROUGH else list(calls)[:EVERYWHERE])
             }
             for name, target in TARGETS.items()
         },

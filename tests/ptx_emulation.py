@@ -3,7 +3,7 @@
     run(text, inputs) -> registers      by name: $0, $1, …, each (...) uint32
 
 Known are the instructions of the matmul kernels (moves, shifts, logic, bytes, products of pairs of halves, E4M3) and
-the conversion of two binary32 to E2M1.
+the conversions of two binary32 to E2M1 and to 16 bits.
 """
 
 from __future__ import annotations
@@ -84,12 +84,16 @@ def calculate(name: str, sources: list[str], value: Callable[[str], Words]) -> W
     if name == "lop3.b32":
         return lop3(*(value(source) for source in sources[:3]), int(sources[3], 0))
     if name == "prmt.b32":
-        return permute(value(sources[0]), value(sources[1]), int(sources[2], 0))
+        return permute(*map(value, sources))
     if name == "cvt.rn.f16x2.e4m3x2":
         return HALVES[value(sources[0]) & 0xFF] | HALVES[value(sources[0]) >> 8 & 0xFF] << 16
     if name == "cvt.rn.satfinite.e2m1x2.f32":
         high, low = (to_e2m1(value(source)) for source in sources)
         return high << 4 | low
+    if name in ("cvt.rn.f16x2.f32", "cvt.rn.bf16x2.f32"):
+        high, low = (np.ascontiguousarray(value(source)).view(np.float32).astype(np.float64) for source in sources)
+        fmt = BINARY16 if "f16x2" in name and "bf16x2" not in name else BFLOAT16
+        return nearest(high, fmt) << 16 | nearest(low, fmt)
     if name == "cvt.u32.u8":
         return value(sources[0]) & 0xFF
     if name == "mul.rn.f16x2":
@@ -109,7 +113,12 @@ def multiply_add(x: Words, y: Words, addend: Words, fmt: FloatFormat) -> Words:
         return (pattern.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
     with np.errstate(all="ignore"):
-        exact: Any = number(x) * number(y) + number(addend)
+        return nearest(number(x) * number(y) + number(addend), fmt)
+
+
+def nearest(exact: Any, fmt: FloatFormat) -> Words:
+    """The 16-bit patterns nearest to float64 numbers, ties to even, subnormals kept."""
+    with np.errstate(all="ignore"):
         if fmt is BINARY16:
             return exact.astype(np.float16).view(np.uint16).astype(np.uint32)
         place = np.exp2(np.maximum(np.frexp(exact)[1] - 1, fmt.emin) - fmt.mantissa_bits)
@@ -147,12 +156,12 @@ def lop3(a: Words, b: Words, c: Words, table: int) -> Words:
     return result
 
 
-def permute(a: Words, b: Words, selector: int) -> Words:
-    """Each byte of the result is one of those of a (0 … 3) and b (4 … 7)."""
+def permute(a: Words, b: Words, selector: int | Words) -> Words:
+    """Each byte of the result is one of those of a (0 … 3) and b (4 … 7), as the selector's nibbles say."""
     result = np.zeros_like(a)
     for place in range(4):
-        choice = selector >> 4 * place & 0xF
-        assert choice < 8, "the replicated sign of a byte"
-        source = a if choice < 4 else b
+        choice = np.asarray(selector, np.uint32) >> np.uint32(4 * place) & 0xF
+        assert (choice < 8).all(), "the replicated sign of a byte"
+        source = np.where(choice < 4, a, b)
         result |= (source >> 8 * (choice % 4) & 0xFF) << 8 * place
     return result

@@ -232,15 +232,18 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
     return x2d, row_stride, column_stride
 
 
-def tile(rows: int, groups: int, group_size: int, *, row_multiple: int = 1, group_multiple: int = 1) -> tuple[int, int]:
+def tile(
+    rows: int, groups: int, group_size: int, *, row_multiple: int = 1, group_multiple: int = 1, share: int = 1
+) -> tuple[int, int]:
     """How many rows and groups one program handles; both powers of two.
 
     Args:
       rows, groups: of the tensor; rows = 1 where rows follow each other without a gap.
       group_size: elements of a group.
       row_multiple, group_multiple: least extents, powers of two (a swizzled scale tile is 128 rows by 4 groups).
+      share: of the usual number of elements a program handles the share-th part, a power of two.
     """
-    budget = max(_ELEMENTS_PER_PROGRAM // group_size, 1)
+    budget = max(_ELEMENTS_PER_PROGRAM // share // group_size, 1)
     block_groups = min(triton.next_power_of_2(max(groups, group_multiple)), max(budget // row_multiple, group_multiple))
     block_rows = min(triton.next_power_of_2(max(rows, row_multiple)), max(budget // block_groups, row_multiple))
     return block_rows, block_groups

@@ -1,4 +1,4 @@
-"""The decoding kernel behind `nvfp4.py`, which draws the format.
+"""The decoding kernel behind `nvfp4.py`, which draws the format; `_nvfp4_table.py` has another for 16-bit results.
 
 Tiles are blocks of 16 elements, (BLOCK_M, 8) bytes. With PAIRS (see `_pairs.py`, the usual case) they
 are stored as (BLOCK_M, 8) words of two elements: no thread needs another's codes. Every load and store is masked by the

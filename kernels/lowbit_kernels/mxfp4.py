@@ -29,6 +29,8 @@ from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_NONE, RANDOM_TILE
 from lowbit_kernels.swizzle import swizzled_size
 
 BLOCK = 32
+_DECODED_SHARE = 1 if _launch.INTERPRETED else 2
+"""A program that decodes has this part of the usual elements; measured on an H200, with 4 warps."""
 SCALE_RULES = {
     rule.value: _codec.SCALE_RULES[rule.value]
     for rule in (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
@@ -241,7 +243,7 @@ def _read(packed: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None
     if out.numel() == 0:
         return
     groups = scales.numel()
-    _, block_groups = _launch.tile(1, groups, BLOCK)
+    _, block_groups = _launch.tile(1, groups, BLOCK, share=_DECODED_SHARE)
     target, pairs = _pairs.output_pairs(out, BLOCK)
     _launch.launch(
         kernels.dequantize,
@@ -253,7 +255,7 @@ def _read(packed: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None
         groups,
         PAIRS=pairs,
         BLOCK_M=block_groups,
-        num_warps=_launch.warps(block_groups * BLOCK, pairs),
+        num_warps=4,
     )
 
 
