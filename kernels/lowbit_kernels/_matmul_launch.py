@@ -92,7 +92,7 @@ def configuration(m: int, n: int, k: int, mx: bool) -> Configuration | Few:
         block_m = 8 if m <= 8 else 16
         if INTERPRETED:  # the cost there is by the program
             return Few(block_m, 128, min(power(-(-k // 128)), 8))
-        return Few(block_m, 64 if mx and block_m == 8 else 32, 8)
+        return Few(block_m, 64 if mx or block_m == 16 else 32, 8)
     if INTERPRETED:
         return Configuration(min(power(m), 256), min(power(max(n, 16)), 256), min(power(max(k, 128)), 1024))
     if m <= 64:

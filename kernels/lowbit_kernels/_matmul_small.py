@@ -18,7 +18,8 @@ and the axes are in this order or, but for the last, in the opposite one. It cha
 Places within a program's rows are 32-bit: 128 rows of b, or all of a, are less than 2**31 words apart.
 
 What the next step needs is loaded in a branch of its own: within one block of code the compiler would put those loads
-behind the arithmetic of this step.
+behind the arithmetic of this step. A turn of the loop is two steps, whose operands keep their registers: handed on from
+step to step they would be moved, a tenth of all instructions.
 
 A step is 128 elements of each warp. The elements are dealt to the places of the instruction in another order than they
 lie in memory, the same for both operands; a sum over k does not care.
@@ -179,21 +180,42 @@ def _read_scales(at, tile, tiles, blocks, MASKED: tl.constexpr, LAST: tl.constex
 
 
 @triton.jit
+def _load(
+    b_ptr,
+    b_scales_ptr,
+    a_ptr,
+    a_scales_ptr,
+    places,
+    word,
+    words,
+    tile,
+    tiles,
+    blocks,
+    MASKED: tl.constexpr,
+    LAST: tl.constexpr,
+):
+    """The operands of a step: words of b and a, words of their scales. places: of the same four, from the pointers."""
+    b_scales = _read_scales(b_scales_ptr + places[1], tile, tiles, blocks, MASKED, LAST)
+    a_scales = _read_scales(a_scales_ptr + places[3], tile, tiles, blocks, MASKED, LAST)
+    b = _read(b_ptr + places[0], word, words, MASKED)
+    return b, b_scales, _read(a_ptr + places[2], word, words, MASKED), a_scales
+
+
+@triton.jit
 def _multiply(
     acc,
-    b,
-    a,
-    b_first,
-    b_second,
-    a_first,
-    a_second,
+    operands,
+    quad,
     MX: tl.constexpr,
     PTX: tl.constexpr,
     CVT: tl.constexpr,
     SPAN: tl.constexpr,
     LAST: tl.constexpr,
 ):
-    """A step. acc: (WARPS, BLOCK_N, BLOCK_M)."""
+    """A step. acc: (WARPS, BLOCK_N, BLOCK_M); operands: of `_load`."""
+    b, b_scales, a, a_scales = operands
+    b_first, b_second = _factors(b_scales, quad, MX, PTX, CVT)
+    a_first, a_second = _factors(a_scales, quad, MX, PTX, CVT)
     a = _decode(a, a_first, a_second, MX, PTX, CVT, SPAN, LAST)
     b = _decode(b, b_first, b_second, MX, PTX, CVT, SPAN, LAST)
     return tl.dot(b, tl.permute(a, (0, 2, 1)), acc)
@@ -286,27 +308,33 @@ def small_kernel(
     factor = tensor_factor(a_factor_ptr, b_factor_ptr, HAS_A, HAS_B)
 
     acc = tl.zeros((WARPS, BLOCK_N, BLOCK_M), tl.float32)
-    b_scales = _read_scales(b_scales_ptr + b_scale, tile, tiles, blocks, MASKED, LAST)
-    a_scales = _read_scales(a_scales_ptr + a_scale, tile, tiles, blocks, MASKED, LAST)
-    b = _read(b_ptr + b_word, word, words, MASKED)
-    a = _read(a_ptr + a_word, word, words, MASKED)
-    for step in range(0, STEPS if STEPS else steps):
+    places = b_word, b_scale, a_word, a_scale
+    even = _load(b_ptr, b_scales_ptr, a_ptr, a_scales_ptr, places, word, words, tile, tiles, blocks, MASKED, LAST)
+    odd = even
+    for step in range(0, STEPS if STEPS else steps, 2):
         b_scales_ptr += TILES * 128
         a_scales_ptr += TILES * 128
         b_ptr += 16
         a_ptr += 16
         word += 16
         tile += TILES
-        next_b_scales, next_a_scales, next_b, next_a = b_scales, a_scales, b, a
         if step + 1 < steps:
-            next_b_scales = _read_scales(b_scales_ptr + b_scale, tile, tiles, blocks, MASKED, LAST)
-            next_a_scales = _read_scales(a_scales_ptr + a_scale, tile, tiles, blocks, MASKED, LAST)
-            next_b = _read(b_ptr + b_word, word, words, MASKED)
-            next_a = _read(a_ptr + a_word, word, words, MASKED)
-        b_first, b_second = _factors(b_scales, quad, MX, PTX, CVT)
-        a_first, a_second = _factors(a_scales, quad, MX, PTX, CVT)
-        acc = _multiply(acc, b, a, b_first, b_second, a_first, a_second, MX, PTX, CVT, SPAN, LAST)
-        b_scales, a_scales, b, a = next_b_scales, next_a_scales, next_b, next_a
+            odd = _load(
+                b_ptr, b_scales_ptr, a_ptr, a_scales_ptr, places, word, words, tile, tiles, blocks, MASKED, LAST
+            )
+        acc = _multiply(acc, even, quad, MX, PTX, CVT, SPAN, LAST)
+        b_scales_ptr += TILES * 128
+        a_scales_ptr += TILES * 128
+        b_ptr += 16
+        a_ptr += 16
+        word += 16
+        tile += TILES
+        if step + 1 < steps:
+            if step + 2 < steps:
+                even = _load(
+                    b_ptr, b_scales_ptr, a_ptr, a_scales_ptr, places, word, words, tile, tiles, blocks, MASKED, LAST
+                )
+            acc = _multiply(acc, odd, quad, MX, PTX, CVT, SPAN, LAST)
     total = _over_warps(acc)
     if CVT and not MX:
         total = total * 0.25  # 2**-12 becomes what `finish` expects
