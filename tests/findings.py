@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,8 @@ class Finding:
 
     Attributes:
       subject: the adapter's name. version: the release in which it was seen.
-      needs: "" for any CPU, "avx512" for one that torch uses AVX-512 on, beside no GPU, "cuda" for a GPU.
+      needs: "" for any CPU, "avx512" for one that torch uses AVX-512 on, beside no GPU, "cuda" for a GPU,
+        "cuda, sm_90" for one of that architecture, "cuda, triton < 3.9" for one beside a Triton with block pointers.
     """
 
     name: str
@@ -89,10 +91,18 @@ NAN = -1
 """In place of a pattern: any NaN."""
 
 
+def _triton() -> tuple[int, ...]:
+    return tuple(int(part) for part in importlib.metadata.version("triton").split(".")[:2])
+
+
 def lacking(finding: Finding) -> str:
     """What this machine lacks to run it again, "" if nothing."""
-    if finding.needs == "cuda" and not torch.cuda.is_available():
+    if finding.needs.startswith("cuda") and not torch.cuda.is_available():
         return "not run: no GPU"
+    if finding.needs == "cuda, sm_90" and torch.cuda.get_device_capability() != (9, 0):
+        return "not run: no GPU of compute capability 9.0"
+    if finding.needs == "cuda, triton < 3.9" and _triton() >= (3, 9):
+        return "not run: Triton 3.9 has no block pointers, without which the package's kernel does not compile"
     if finding.needs == "avx512" and torch.backends.cpu.get_cpu_capability() != "AVX512":
         return "not run: this CPU has no AVX-512"
     if finding.needs == "avx512" and torch.cuda.is_available():

@@ -47,6 +47,9 @@ ENCODED: tuple[Encoded, ...] = (
     _encoded("compressed-mxfp4-nan", COMPRESSED, "mxfp4_even", (NAN32, ONE), (0x7F, (0, 0)), (0xFF, (7, 2))),
     _encoded("compressed-mxfp4-nan", COMPRESSED, "mxfp4_even", (INF32, ONE), (0x7F, (0, 0)), (0xFF, (7, 2))),
     _encoded("compressed-mxfp4-large", COMPRESSED, "mxfp4_even", (0x7F600000,), (0x7F, (0,)), (0xFD, (6,))),
+    _encoded(
+        "compressed-mxfp4-large", COMPRESSED, "mxfp4_even", (0x7F600000,), (0x7E, (0,)), (0xFD, (6,)), needs="cuda"
+    ),
     _encoded("compressed-minus-zero", COMPRESSED, "mxfp4_even", (1 << 31, ONE), (0x7D, (0, 6)), (0x7D, (8, 6))),
     _encoded("compressed-nvfp4", COMPRESSED, "nvfp4", (0x3BA3D70A,), (0x20, (0,)), (0x01, (5,)), tensor_scale=1.0),
     _encoded(

@@ -41,7 +41,7 @@ bitsandbytes_4_bits(0, torch.zeros(0, device="cuda"), (0,))
 """
     command = [sys.executable, "-c", body, str(Path(__file__).parent)]
     made = subprocess.run(command, capture_output=True, text=True)
-    return made.returncode, "invalid configuration argument" in made.stderr
+    return made.returncode, "Error invalid argument at line" in made.stderr
 
 
 def strided_words() -> tuple[str, ...]:

@@ -11,11 +11,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import findings_blocks
+import findings_gpu_blocks
 import numpy as np
 import pytest
 import torch
 from findings import NAN, Called, Cast, Decoded, Encoded, Finding, lacking
-from findings_blocks import CALLED, CASTS, DECODED, ENCODED
+from findings_blocks import CASTS, DECODED, ENCODED
 
 from lowbit import packing, schemes
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FORMATS
@@ -26,6 +28,7 @@ from lowbit.rules import NanCode, Rounding
 FINDINGS = (Path(__file__).resolve().parents[1] / "FINDINGS.md").read_text(encoding="utf-8")
 SECTION = FINDINGS.partition("## Block formats")[2].partition("\n## ")[0]
 DISTRIBUTIONS = {"modelopt": "nvidia-modelopt"}
+CALLED = (*findings_blocks.CALLED, *findings_gpu_blocks.CALLED)
 ALL = (*ENCODED, *DECODED, *CASTS, *CALLED)
 
 

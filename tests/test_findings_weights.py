@@ -107,3 +107,10 @@ def test_the_document_tells_it(finding: Finding) -> None:
 
 def test_the_document_tells_nothing_else() -> None:
     assert set(re.findall(r"^### (.*)$", SECTION, re.MULTILINE)) == {one.name for one in ALL}
+
+
+def test_the_document_counts_them() -> None:
+    classes = re.findall(r"^\| \[([\w-]+)\]\(#\1\) \|.*?\| (fault|dialect) \|", FINDINGS, re.MULTILINE)
+    faults = sum(kind == "fault" for _, kind in classes)
+    assert f"There are {len(classes)} findings: {faults} faults and {len(classes) - faults} dialects." in FINDINGS
+    assert sorted(name for name, _ in classes) == sorted(re.findall(r"^### (.*)$", FINDINGS, re.MULTILINE))
