@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,24 @@ def test_the_example_is_an_implementation(tmp_path: Path) -> None:
         assert scales_and_codes(x) == right, fault
     with pytest.raises(Unsupported):
         mine.call("quantize", torch.from_numpy(random), schemes.get("nvfp4"))
+
+
+def test_the_speeds_are_those_of_the_table() -> None:
+    """Least and greatest fraction of a copy, of each kind of operation that README names."""
+    with (ROOT / "reports" / "benchmarks" / "h200.csv").open(newline="", encoding="utf-8") as file:
+        measured = {(row["operation"], row["dtype"]): float(row["fraction_of_copy"]) for row in csv.DictReader(file)}
+    drawn = "stochastic"
+    kinds: dict[str, Callable[[str], bool]] = {
+        "decoders": lambda name: name.startswith("dequantize_"),
+        "to nearest": lambda name: name.startswith("quantize_") and drawn not in name and "swizzled" not in name,
+        "swizzled scales": lambda name: name.startswith("quantize_") and "swizzled" in name,
+        "Philox": lambda name: name.startswith("quantize_") and drawn in name,
+    }
+    (told,) = re.findall(r"On an H200, of 16384 × 8192(.*?)\n\n", README, re.DOTALL)
+    for kind, belongs in kinds.items():
+        fractions = [fraction for (name, _), fraction in measured.items() if belongs(name)]
+        (least, greatest) = re.findall(re.escape(kind) + r"\D+?([0-9.]+) to ([0-9.]+)", told)[0]
+        assert (f"{min(fractions):.2f}", f"{max(fractions):.2f}") == (least, greatest.rstrip(".")), kind
 
 
 class Options:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from lowbit_kernels._bench_results import Row, verdict
 
-WIDTH, MARGIN, LINE = 960, 24, 18
-PLOT_HEIGHT, NAME, BARS = 300, 330, 420
+WIDTH, MARGIN, LINE = 990, 24, 18
+PLOT_HEIGHT, NAME, BARS = 300, 360, 420
 MOST = 1.1
 """The fraction at the right end of the bars."""
 
