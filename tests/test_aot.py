@@ -5,32 +5,17 @@ The interpreter and ahead-of-time compilation exclude each other, so `compile_ma
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from compiling import TARGETS, compiled_by
 
 pytestmark = pytest.mark.compile_matrix
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
 
 
 @pytest.fixture(scope="module")
 def matrix() -> dict[str, Any]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    paths = [str(ROOT / "conformance"), str(ROOT / "kernels"), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    done = subprocess.run(
-        [sys.executable, str(HERE / "compile_matrix.py")], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return compiled_by("compile_matrix.py")
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -5,21 +5,14 @@ No device that has the instruction need be here; what it computes there, `test_k
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from compiling import TARGETS, compiled_by
 
 pytestmark = pytest.mark.compile_matrix
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 HAVE_IT = ("sm_100", "sm_120")
-TARGETS = ("sm_80", "sm_90", *HAVE_IT, "gfx942", "gfx950")
 ONE_BY_ONE = "mxfp4, not aligned"
 """The variant that loads no pairs."""
 
@@ -28,14 +21,7 @@ Compiled = dict[str, dict[str, dict[str, dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    paths = [str(ROOT / "conformance"), str(ROOT / "kernels"), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    done = subprocess.run(
-        [sys.executable, str(HERE / "compile_e2m1.py")], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return compiled_by("compile_e2m1.py")
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -6,20 +6,13 @@ them whatever a kernel asks for, so that the assembly tells.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from compiling import TARGETS, compiled_by
 
 pytestmark = pytest.mark.compile_matrix
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
 INSTRUCTION = {"sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma", "gfx950": "mfma"}
 """What multiplies large tiles; on other targets, and few rows on all of NVIDIA's, mma.sync does."""
 
@@ -28,14 +21,7 @@ Compiled = dict[str, dict[str, dict[str, dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    paths = [str(ROOT / "conformance"), str(ROOT / "kernels"), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    done = subprocess.run(
-        [sys.executable, str(HERE / "compile_matmul.py")], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return compiled_by("compile_matmul.py")
 
 
 def multiplying(kernels: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:

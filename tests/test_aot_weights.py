@@ -5,21 +5,14 @@ The interpreter divides exactly, keeps subnormals and fuses nothing whatever a k
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from compiling import TARGETS, compiled_by
 
 pytestmark = pytest.mark.compile_matrix
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
 EVERY_TARGET = pytest.mark.parametrize("target", TARGETS)
 USUAL = ("awq", "gptq4", "gptq8", "gptq3", "gptq4, g_idx", "nf4", "nf4, nested", "fp4", "int8", "squeezellm4")
 """Calls that speed is asked of."""
@@ -30,14 +23,7 @@ Compiled = dict[str, dict[str, dict[str, dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    paths = [str(ROOT / "conformance"), str(ROOT / "kernels"), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    done = subprocess.run(
-        [sys.executable, str(HERE / "compile_weights.py")], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return compiled_by("compile_weights.py")
 
 
 def kernels(compiled: Compiled, target: str) -> Iterator[tuple[str, set[str], int | None]]:
