@@ -25,7 +25,7 @@ from lowbit.formats import BFLOAT16, BINARY16, BINARY32, FloatFormat
 from lowbit.identify import probes
 from lowbit.implementation import Implementation
 from lowbit.references import bits, matmul, weights_bits
-from lowbit.schemes import Quantized, Scheme
+from lowbit.schemes import Encoded, Quantized, Scheme
 from lowbit.suspects.decoding import diagnose_values
 from lowbit.suspects.matmul import Evidence
 from lowbit.suspects.weights import diagnose_weight
@@ -76,9 +76,11 @@ FINDINGS: dict[str, str | None] = {
     "nibbles_swapped": "nibbles_swapped",
     "overflow_saturated": "saturated",
     "scale_not_clamped": "unclamped",
+    "scale_sign_ignored": "scale_sign_lost",
     "squeezellm_nine_entries": "entries_9",
     "swizzle_tiles_transposed": "tiles_transposed",
     "tensor_scale_doubled": "factor_returned",
+    "tensor_scale_reciprocal": "reciprocal",
     "ties_away": "ties_away",
     "ties_away_nan_zero": "ties_away + nan_zero",
     "v2_read_as_v1": "v2_as_v1",
@@ -121,13 +123,21 @@ def of_blocks(subject: Implementation, scheme: Scheme) -> Iterator[Diagnosis | N
         result = subject.call("quantize", torch.from_numpy(probe.x), scheme)
         stored = Quantized(*(None if part is None else part.numpy() for part in result))
         yield diagnose(probe.x, packing.unpack(stored, scheme), scheme, bits.quantize(probe.x, scheme))
-    encoded = probes.decoded(scheme)
-    stored = Quantized(*(tensor(part) for part in packing.pack(encoded, scheme)))
-    values = patterns(subject.call("dequantize", stored, scheme, torch.float32), BINARY32)
-    yield diagnose_values(encoded, scheme, BINARY32, values, bits.dequantize(encoded, scheme, BINARY32))
+    for encoded, fmt in of_decoding(scheme):
+        stored = Quantized(*(tensor(part) for part in packing.pack(encoded, scheme)))
+        values = patterns(subject.call("dequantize", stored, scheme, DTYPES[fmt]), fmt)
+        yield diagnose_values(encoded, scheme, fmt, values, bits.dequantize(encoded, scheme, fmt))
     scales = (np.arange(300 * 10) % 251 + 1).astype(np.uint8).reshape(300, 10)
     buffer = subject.call("swizzle", torch.from_numpy(scales)).numpy()
     yield diagnose_bytes(buffer, packing.swizzle(scales), scales=scales)
+
+
+def of_decoding(scheme: Scheme) -> Iterator[tuple[Encoded, FloatFormat]]:
+    """Every code under every scale byte and several tensor scales, to each output format."""
+    encoded = probes.decoded(scheme)
+    for fmt in DTYPES:
+        for factor in probes.factored(scheme):
+            yield encoded._replace(tensor_scale=None if factor is None else np.float32(factor)), fmt
 
 
 def of_products(subject: Implementation, scheme: Scheme, padding: int) -> Iterator[Diagnosis | None]:

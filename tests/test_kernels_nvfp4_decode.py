@@ -13,6 +13,7 @@ import torch
 import triton.language as tl
 
 from lowbit import packing
+from lowbit.cases.blocks import BESIDE_TIES
 from lowbit_kernels import _launch, _nvfp4_launch, dequantize_nvfp4, quantize_nvfp4, recip_scale
 
 from .nvfp4_checks import DEVICE, DTYPES, check_decoded, on, raw
@@ -24,7 +25,7 @@ BY_TABLE = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids
 EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 BOUND = 2.0**90
 FACTORS = [None, 1.0, 3.0, 0.1, 448.0, -2.5, 0.0, math.inf, -math.inf, math.nan, 1e-45, 2.0**-126, 2.0**-101]
-FACTORS += [2.0**-100, 1e-10, BOUND, BOUND * (1 + 2.0**-23), 1e38, -1e-39]
+FACTORS += [2.0**-100, 1e-10, BOUND, BOUND * (1 + 2.0**-23), 1e38, -1e-39, *BESIDE_TIES]
 
 
 @pytest.fixture

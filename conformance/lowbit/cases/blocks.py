@@ -39,6 +39,13 @@ SPECIAL_PATTERNS: tuple[int, ...] = (
 GIVEN = (TensorScaleRule.ONE_ROUNDING, TensorScaleRule.TWO_ROUNDINGS)
 """The tensor scale rules under which a g may be given."""
 
+BESIDE_TIES = (float.fromhex("0x1.7e817cp+0"), float.fromhex("0x1.7f7038p+0"))
+"""Tensor scales g of NVFP4 by which some value · s / g lies beside a tie of bfloat16, and of binary16.
+
+Of all codes and E4M3 scales 122 magnitudes there, and hardly any under other factors, round otherwise after
+multiplication by RN(1 / g), and 54 where s / g is rounded before the product.
+"""
+
 SIGN = 0x80000000
 INFINITY = 0x7F800000
 

@@ -184,6 +184,6 @@ def _tensor(scheme: Scheme, amax: float, generator: np.random.Generator) -> np.n
 
 
 def factored(scheme: Scheme) -> tuple[float | None, ...]:
-    """Tensor scales under which to decode: none, one, an inexact one."""
+    """Tensor scales under which to decode: none, one, an inexact one, those that put quotients beside ties."""
     takes = scheme.tensor_scale not in (TensorScaleRule.NONE, TensorScaleRule.GLOBAL_SCALE)
-    return (None, 1.0, 0.7) if takes else (None,)
+    return (None, 1.0, 0.7, *cases.BESIDE_TIES) if takes else (None,)

@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from lowbit import packing
+from lowbit.cases import blocks as cases
 from lowbit.rules import TensorScaleRule
 from lowbit.schemes import Encoded
 from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, quick_for_representatives
 from lowbit.suite.judge import DTYPES
 
-TENSOR_SCALES = (None, 1.0, 448.0, 0.1, 1e-38, 3e38)
-"""Tensor scales under which all pairs are decoded: none, exact, inexact, and near both ends of binary32."""
+TENSOR_SCALES = (None, 1.0, 448.0, 0.1, 1e-38, 3e38, *cases.BESIDE_TIES)
+"""Tensor scales under which all pairs are decoded: none, exact, inexact, near both ends of binary32, beside ties."""
 
 
 def every_code_under_every_scale(judge: BlockJudge) -> Encoded:
