@@ -127,3 +127,16 @@ def test_strided_arrays_are_compared_by_their_elements() -> None:
     assert compare_bytes(part, right, tensor="packed").ok
     right[3, 3] += 1
     assert compare_bytes(part, right, tensor="packed").samples[0].coordinates == (3, 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 16])
+def test_a_lone_mismatch_is_found_wherever_it_is(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first, the last and any other place of what is compared at a time, and where that is one value."""
+    monkeypatch.setattr(arrays, "CHUNK", 8)
+    right = floats(*range(size))
+    for place in range(size):
+        wrong = right.copy()
+        wrong[place] = -1.0
+        for actual, expected in zip(on_both(wrong), on_both(right), strict=True):
+            found = compare_values(actual, expected)
+            assert (found.mismatched, found.samples[0]["coordinates"]) == (1, [place])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,6 +260,7 @@ CONFIGURATIONS = [
     Few(8, 64, 4, split_k=2),
     Few(16, 128, 2),
     Few(32, 64, 1, split_k=3),
+    Few(8, 32, 2),
 ]
 
 
@@ -266,12 +270,30 @@ def test_the_configuration_does_not_count(scheme: Scheme, chosen: Configuration 
     """Tiles, parts of k, more parts than steps, the side of the tensor core, the order of programs: the same bits."""
     factors = (0.7, 1.3) if scheme is NVFP4 else (None, None)
     dtype = torch.float32 if chosen.split_k == 1 else torch.bfloat16
-    rows, columns = (20, 24) if isinstance(chosen, Configuration) else (chosen.block_m - 3, 39)
+    rows, columns = (20, 24) if isinstance(chosen, Configuration) else (chosen.block_m - 3, 300)
     terms = 352 if isinstance(chosen, Configuration) else 672
     operands = summable(scheme, rows, columns, terms // scheme.block | 1, seed=8)
     out = torch.full((rows, columns), -7.0, dtype=dtype, device=DEVICE)
     _matmul_launch.multiply(launched(scheme, stored(operands, scheme, 0xFF), factors), out, chosen)
     assert_same(bits(out), expected(operands, scheme, dtype, factors), DTYPES[dtype])
+
+
+def test_nothing_outside_the_operands_is_read() -> None:
+    """Of few rows, where the loads of a step are made before it is known to exist; unreadable pages around each."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("guard_pages.py"))], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "nothing outside was touched\n"), done.stderr[-2000:]
+
+
+def test_long_rows_are_not_for_the_kernel_of_few() -> None:
+    """Its places within a program's 128 rows are 32-bit."""
+    limit = _matmul_launch.FEW_STRIDE
+    assert 127 * limit + limit <= 2**31 - 1
+    assert isinstance(_matmul_launch.configuration(1, 128, limit * 8, False), Few)
+    assert isinstance(_matmul_launch.configuration(1, 128, (limit + 1) * 8, False), Configuration)
+    words, stride = _matmul_launch.words(torch.zeros(2, 64, dtype=torch.uint8)[:, :16], 8)
+    assert (stride, tuple(words.shape)) == (4, (2, 4)), "rows that are further apart than asked for are copied"
 
 
 @FAMILIES

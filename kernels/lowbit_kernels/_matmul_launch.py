@@ -28,6 +28,10 @@ _LAST = tuple(map(int, triton.__version__.split(".")[:2])) > (3, 6)
 _REDUCE_BLOCK = 1 << 18 if INTERPRETED else 1024
 
 
+FEW_STRIDE = _launch.INT32_MAX // 128
+"""Words between rows, and of a row, up to which the kernel of few rows reaches the rows of a program."""
+
+
 class Configuration(NamedTuple):
     """The shape of a launch.
 
@@ -88,7 +92,7 @@ class Operands(NamedTuple):
 def configuration(m: int, n: int, k: int, mx: bool) -> Configuration | Few:
     """The launch for (m, k) by (n, k)."""
     power = triton.next_power_of_2
-    if m <= 16:
+    if m <= 16 and k // 8 <= FEW_STRIDE:
         block_m = 8 if m <= 8 else 16
         if INTERPRETED:  # the cost there is by the program
             return Few(block_m, 128, min(power(-(-k // 128)), 8))
@@ -149,7 +153,7 @@ def multiply(operands: Operands, out: torch.Tensor, chosen: Configuration | Few 
     chosen = chosen or configuration(m, n, k, operands.mx)
     if out.is_cuda:
         chosen = fitting(chosen, _shared_memory(out.device))
-    longest = _launch.INT32_MAX // 128 if isinstance(chosen, Few) else _launch.INT32_MAX
+    longest = FEW_STRIDE if isinstance(chosen, Few) else _launch.INT32_MAX
     (a, a_stride), (b, b_stride) = words(operands.a, longest), words(operands.b, longest)
     a_scales, b_scales = scale_words(operands.a_scales), scale_words(operands.b_scales)
     blocks = k // (32 if operands.mx else 16)
@@ -201,7 +205,7 @@ def multiply(operands: Operands, out: torch.Tensor, chosen: Configuration | Few 
 def words(packed: torch.Tensor, longest: int = _launch.INT32_MAX) -> tuple[torch.Tensor, int]:
     """A (rows, K / 2) tensor as int32 words of eight codes, and the words from row to row.
 
-    It is copied if words are cut, or if rows are further apart than `longest` words.
+    It is copied if words are cut, or if rows are further apart than `longest` words; rows of a copy follow each other.
     """
     row_stride = packed.stride(0) if packed.shape[0] > 1 else packed.shape[1]
     whole = packed.data_ptr() % 4 == 0 and row_stride % 4 == 0 and packed.storage_offset() % 4 == 0

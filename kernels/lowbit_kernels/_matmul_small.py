@@ -15,7 +15,7 @@ product in registers. Axes of the tensors:
 Compilers deal a tensor out to lanes from its last axis but one or from its first, by their version: LAST says which,
 and the axes are in this order or, but for the last, in the opposite one. It changes no result.
 
-Places within a program's rows are 32-bit: 128 rows of b, or all of a, are less than 2**31 words apart.
+Places within a program's rows are 32-bit: `FEW_STRIDE` of the launcher keeps 128 rows within 2**31 words.
 
 What the next step needs is loaded in a branch of its own: within one block of code the compiler would put those loads
 behind the arithmetic of this step. A turn of the loop is two steps, whose operands keep their registers: handed on from
