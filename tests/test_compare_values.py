@@ -139,4 +139,4 @@ def test_a_lone_mismatch_is_found_wherever_it_is(size: int, monkeypatch: pytest.
         wrong[place] = -1.0
         for actual, expected in zip(on_both(wrong), on_both(right), strict=True):
             found = compare_values(actual, expected)
-            assert (found.mismatched, found.samples[0]["coordinates"]) == (1, [place])
+            assert (found.mismatched, found.samples[0].coordinates) == (1, (place,))
