@@ -38,7 +38,9 @@ def require_bool(name: str, value: bool) -> None:
       DtypeError: anything but True and False; an op would take 2 for True, and the rest of a function may not.
     """
     if not isinstance(value, bool):
-        raise DtypeError(f"{name}: got {type(value).__name__}, want True or False")
+        kind = type(value)
+        origin = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # NumPy has a bool too
+        raise DtypeError(f"{name}: got {origin}{kind.__name__}, want True or False")
 
 
 def require_integer(name: str, value: Any) -> int:

@@ -94,10 +94,10 @@ def number(hardware: bool, rule: str, scheme: str = "") -> int:
     rounding = _launch.choose("rounding", rule, _codec.ROUNDINGS)
     if not hardware:
         return rounding
-    if rule != Rounding.TIES_TO_EVEN.value:
-        raise ArgumentError(f"hardware: got True with rounding {rule}, want {Rounding.TIES_TO_EVEN.value} or False")
     if scheme:
         raise ArgumentError(f"hardware: got True with scheme {scheme}, want nvfp4 or False")
+    if rule != Rounding.TIES_TO_EVEN.value:
+        raise ArgumentError(f"hardware: got True with rounding {rule}, want {Rounding.TIES_TO_EVEN.value} or False")
     return HARDWARE_EVEN
 
 
