@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -28,8 +31,14 @@ HELD = 150 << 20
 """Bytes that a child takes, or its parent."""
 
 
-def test_the_numbers_are_those_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was compared is what the checkpoint holds, told by the records of a run of the suite in its own process."""
+def test_the_numbers_are_those_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compared is what the checkpoint holds, told by the records of a run of the suite in its own process.
+
+    There pytest loads no plugin of an installed package, as where lowbit is on the path only.
+    """
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     table, again = tmp_path / "table.csv", tmp_path / "again"
     words = ["--gigabytes", "0.0004", "--growth", "1", "--hidden", "256", "--shard-gigabytes", "0.0001"]
     words += ["--impl", REFERENCE, "--device", "cpu", "--folder", str(tmp_path), "--csv", str(table)]
@@ -106,6 +115,37 @@ def test_memory_is_the_childs(tmp_path: Path) -> None:
     assert done.files >= HELD // 4 > done.anonymous
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """The judging child, which sends the signal to the benchmark alone, is killed; its files are removed."""
+    body = "import os, signal, time\n"
+    body += f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+    body += f"os.kill(os.getppid(), {int(number)})\ntime.sleep(600)\n"
+    (tmp_path / "slow.py").write_text(body)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    words = ["--growth", "1", "--impl", f"{tmp_path / 'slow.py'}:IMPLEMENTATION", "--device", "cpu"]
+    words += ["--folder", str(folder), "--hidden", "256"]
+    words += ["--gigabytes", "1e-4"] if number == signal.SIGTERM else ["--suite", "8192"]
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from lowbit.bench.checkpoint import main; sys.exit(main())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+    assert done.returncode == (143 if number == signal.SIGTERM else -number), done.stdout + done.stderr
+    assert not list(folder.iterdir())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_the_handler_of_a_signal_is_given_back(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        bench_checkpoint.main(["--help"])
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert "GLOB" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("code", "output", "verdict"), [(0, "", "WRONG COUNTS"), (1, "1 failed", "EXIT CODE 1")])
 def test_a_run_that_judged_nothing_fails(
     code: int,
@@ -138,6 +178,12 @@ def test_linear_is_one_whatever_the_start_costs() -> None:
     assert set(bench_checkpoint._of_linear(rows[:2]).values()) == {None}
 
 
+@pytest.mark.parametrize("elements", [(7, 7, 7), (7, 7, 8), (7, 8, 8)])
+def test_nothing_is_linear_where_nothing_was_added(elements: tuple[int, ...]) -> None:
+    rows = [{"judging": 1 + i, "cores": 1 + i, "elements": count} for i, count in enumerate(elements)]
+    assert set(bench_checkpoint._of_linear(rows).values()) == {None}
+
+
 def test_a_check_of_the_suite_on_one_tensor(capsys: pytest.CaptureFixture[str]) -> None:
     """Codes, scales, the scale of the tensor and values of so many elements, judged by the suite's own judge."""
     words = ["--elements", "1e4", "--impl", REFERENCE, "--device", "cpu", "--scheme", "nvfp4"]
@@ -148,12 +194,49 @@ def test_a_check_of_the_suite_on_one_tensor(capsys: pytest.CaptureFixture[str]) 
     assert said["seconds"] > 0
 
 
+def test_every_scheme_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of globs and names, what is declined excepted; the benchmark passes all of them on."""
+    words = ["--scheme", "mxfp4_[fc]*l*r", "--scheme", "mxfp4_ceil", "--scheme", "nvfp4"]
+    assert bench_suite.main(["--elements", "4096", "--impl", REFERENCE, "--device", "cpu", *words]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    codes = 2 * 4096
+    assert (said["schemes"], said["elements"]) == (3, 4096)
+    assert said["compared"] == 3 * codes + 2 * 4096 // 32 + 4096 // 16 + 1
+    passed: list[str] = []
+
+    def run(command: list[str], log: Path) -> Finished:
+        passed.extend(command)
+        return Finished(0, f"a warning\n{json.dumps(said)}\n", 1.0, 1.0, 1 << 30, 0, 0, 0)
+
+    monkeypatch.setattr(bench_child, "run", run)
+    assert bench_checkpoint.main(["--suite", "4096", "--growth", "1", "--folder", str(tmp_path), *words]) == 0
+    assert passed[-len(words) :] == words
+
+
+def test_what_is_declined_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = "from lowbit.implementation import Implementation, Unsupported\n"
+    body += "from lowbit.adapters import reference\n"
+    body += "def quantize(x, scheme, **options):\n    if scheme.name == 'nvfp4':\n        raise Unsupported('no')\n"
+    body += "    return reference.quantize(x, scheme, **options)\n"
+    body += "IMPLEMENTATION = Implementation(name='m', version='1', quantize=quantize,"
+    body += " dequantize=reference.dequantize)\n"
+    (tmp_path / "mine.py").write_text(body)
+    words = ["--elements", "4096", "--impl", f"{tmp_path / 'mine.py'}:IMPLEMENTATION", "--device", "cpu"]
+    assert bench_suite.main([*words, "--scheme", "nvfp4", "--scheme", "mxfp4_floor"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["schemes"] == 1
+    assert "nvfp4: unsupported: no" in told.err
+    assert bench_suite.main([*words, "--scheme", "nvfp4"]) == 1
+
+
 def test_the_suite_grows_in_a_process_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--suite", "8192", "--growth", "2", "--impl", REFERENCE, "--device", "cpu"]
     assert bench_checkpoint.main(words) == 0
     head, row = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert row[:3] == ["1.0", "8,192", f"{8192 + 8192 // 32 + 8192:,}"]
-    assert head[:3] == ["times", "elements", "compared"]
+    assert row[:4] == ["1.0", "8,192", "1", f"{8192 + 8192 // 32 + 8192:,}"]
+    assert head[:4] == ["times", "elements", "schemes", "compared"]
 
 
 @pytest.mark.parametrize(
@@ -162,17 +245,50 @@ def test_the_suite_grows_in_a_process_of_its_own(capsys: pytest.CaptureFixture[s
         (["--growth", "4,1"], "ascending"),
         (["--growth", "0,1"], "above 0"),
         (["--hidden", "100"], "hidden: got 100"),
-        (["--gigabytes", "0"], "size: got 0"),
+        (["--growth", "nan"], "argument --growth: got 'nan', want ascending"),
+        (["--growth", "1,nan"], "argument --growth: got '1,nan', want ascending"),
+        (["--growth", "inf"], "argument --growth: got 'inf', want ascending"),
+        (["--growth", "1,x"], "argument --growth: got '1,x', want ascending"),
+        (["--gigabytes", "0"], "argument --gigabytes: got '0', want a number above 0"),
+        (["--gigabytes", "nan"], "argument --gigabytes: got 'nan', want a number above 0"),
+        (["--gigabytes", "inf"], "argument --gigabytes: got 'inf', want a number above 0"),
+        (["--gigabytes", "1e300"], "argument --gigabytes: got '1e300', want a number above 0, at most 1e+15"),
+        (["--gigabytes", "1e-12"], "size: got 0"),
+        (["--shard-gigabytes", "nan"], "argument --shard-gigabytes: got 'nan', want a number above 0"),
+        (["--host-gigabytes", "nan"], "argument --host-gigabytes: got 'nan', want a number above 0"),
+        (["--suite", "0"], "argument --suite: got '0', want a number above 0"),
+        (["--suite", "nan"], "argument --suite: got 'nan', want a number above 0"),
+        (["--suite", "8192", "--growth", "1,4"], "argument --suite: got 8192, with --growth 2048 elements at first"),
+        (["--suite", "8192", "--growth", "1", "--scheme", "gptq*"], "scheme: got 'gptq*'"),
+        (["--seed", "-1"], "argument --seed: got '-1', want an integer of 0 or more"),
+        (["--csv", "/nowhere/at/all.csv"], "argument --csv: got /nowhere/at/all.csv, want a file to write: No such"),
         (["--method", "gguf"], "invalid choice"),
         (["--folder", "/nowhere/at/all"], "/nowhere/at/all"),
     ],
 )
-def test_usage(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told before anything is measured."""
+    monkeypatch.delattr(bench_child, "run")
     with pytest.raises(SystemExit, match="2"):
         bench_checkpoint.main(words)
     assert says in capsys.readouterr().err
 
 
+def test_a_table_is_left_alone_until_there_is_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old.csv", tmp_path / "new.csv"
+    old.write_text("old")
+    for path in (old, new):
+        with pytest.raises(SystemExit, match="2"):
+            bench_checkpoint.main(["--hidden", "100", "--csv", str(path), "--folder", str(tmp_path)])
+    assert "hidden: got 100" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
+    assert old.read_text() == "old"
+
+
 def test_another_method() -> None:
     with pytest.raises(ArgumentError, match="method: got 'gguf'"):
         bench_synthetic.write(Path(), "gguf", 1)
+    with pytest.raises(ArgumentError, match="seed: got -1, want 0 or more"):
+        bench_synthetic.write(Path(), "gptq", 1, seed=-1)

@@ -19,17 +19,18 @@ import argparse
 import csv
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from lowbit import implementation
-from lowbit.bench import child, synthetic
+from lowbit import implementation, schemes
+from lowbit.bench import child, suite, synthetic
 from lowbit.bench.child import Finished
-from lowbit.errors import LowbitError
+from lowbit.errors import ArgumentError, LowbitError
 from lowbit.records import read_records
 
 Row = dict[str, Any]
@@ -42,38 +43,81 @@ TOLD = 15
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; 1 where a run fails, a count is wrong or memory exceeds the limit. No time fails it."""
+    """Runs the benchmark; 1 where a run fails, a count is wrong or memory exceeds the limit. No time fails it.
+
+    On SIGTERM, as on an interrupt, what runs is killed and what was written removed; then it exits with 143.
+    """
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return _main(arguments)
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: set by no Python
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lowbit.bench.checkpoint", description=__doc__.partition("\n\n")[0])
     add = parser.add_argument
-    add("--gigabytes", type=float, default=1.0, help="the largest checkpoint, 10^9 bytes; default %(default)s")
+    add("--gigabytes", type=suite.positive, default=1.0, help="the largest checkpoint, 10^9 bytes; default %(default)s")
     add("--growth", type=_growth, default=(1.0, 4.0, 16.0), help="sizes, relative to one another; default 1,4,16")
     add("--method", choices=synthetic.METHODS, default="gptq", help="default %(default)s")
     add("--hidden", type=int, default=4096, help="width of the model; default %(default)s")
-    add("--shard-gigabytes", type=float, default=2.0, help="of one file; default %(default)s")
-    add("--suite", type=float, metavar="ELEMENTS", help="judge a random tensor, at most so large, and no checkpoint")
+    add("--shard-gigabytes", type=suite.positive, default=2.0, help="of one file; default %(default)s")
+    said = "judge a random tensor, at most so large, and no checkpoint"
+    add("--suite", type=suite.positive, metavar="ELEMENTS", help=said)
     add("--impl", default=implementation.DEFAULT, help="default %(default)s")
-    add("--scheme", action="append", metavar="GLOB", help="repeatable; default as the suite has it")
+    said = f"repeatable; default as the suite has it, of a random tensor {suite.SCHEME}"
+    add("--scheme", action="append", metavar="GLOB", help=said)
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--seed", type=int, default=20260829)
-    add("--host-gigabytes", type=float, default=LIMIT, help="limit of resident memory; default %(default)s")
-    add("--folder", type=Path, help="where checkpoints are written and removed; default the system's temporary folder")
+    add("--seed", type=suite.whole_seed, default=20260829)
+    add("--host-gigabytes", type=suite.positive, default=LIMIT, help="limit of resident memory; default %(default)s")
+    add("--folder", type=Path, help="where all is written and removed; default the system's temporary folder")
     add("--csv", type=Path, metavar="FILE", help="write the table there too")
     given = parser.parse_args(arguments)
     rows: list[Row] = []
     try:
+        _check(given)
         for part in given.growth:
             share = part / max(given.growth)
-            row = _of_suite(given, share) if given.suite else _of_checkpoint(given, share)
+            row = _of_suite(given, share) if given.suite is not None else _of_checkpoint(given, share)
             rows.append({"times": part / given.growth[0], **row, **_of_linear([*rows, row])})
             _tell(rows)
+        if given.csv:
+            with given.csv.open("w", newline="") as file:
+                writer = csv.DictWriter(file, rows[0])
+                writer.writeheader()
+                writer.writerows(rows)
     except (LowbitError, OSError) as error:
         parser.error(str(error))
-    if given.csv:
-        with given.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
     return 0 if all(row["verdict"] == "ok" for row in rows) else 1
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one does not disturb the cleaning
+    raise SystemExit(128 + number)
+
+
+def _check(given: argparse.Namespace) -> None:
+    """What would fail only after something was measured.
+
+    Raises:
+      ArgumentError: an argument that cannot be followed.
+    """
+    if given.suite is not None:
+        schemes.select(given.scheme or ())
+        least = int(given.suite * given.growth[0] / given.growth[-1])
+        if least < suite.COLUMNS:
+            raise ArgumentError(
+                f"argument --suite: got {given.suite:g}, with --growth {least} elements at first,"
+                f" want {suite.COLUMNS} or more"
+            )
+    if given.csv:
+        new = not given.csv.exists()
+        try:
+            given.csv.open("a").close()
+        except OSError as error:
+            raise ArgumentError(f"argument --csv: got {given.csv}, want a file to write: {error.strerror}") from None
+        if new:
+            given.csv.resolve().unlink()
 
 
 def _of_checkpoint(given: argparse.Namespace, share: float) -> Row:
@@ -87,6 +131,7 @@ def _of_checkpoint(given: argparse.Namespace, share: float) -> Row:
         written = synthetic.write(model, given.method, size, hidden=given.hidden, shard=shard, seed=given.seed)
         writing = time.perf_counter() - started
         command = [sys.executable, "-m", "pytest", "--pyargs", "lowbit.suite", "-p", "no:cacheprovider"]
+        command += ["-p", "lowbit.plugin"]  # where lowbit is on the path but not installed, pytest does not find it
         command += ["--weights", str(model), "--report-dir", str(runs), "--impl", given.impl]
         command += ["--device", given.device, *(f"--scheme={glob}" for glob in given.scheme or ())]
         done = child.run(command, folder / "log.txt")
@@ -114,16 +159,17 @@ def _of_checkpoint(given: argparse.Namespace, share: float) -> Row:
 
 
 def _of_suite(given: argparse.Namespace, share: float) -> Row:
-    """Judges one random tensor."""
+    """Judges one random tensor, under every scheme that is asked for."""
     command = [sys.executable, "-m", "lowbit.bench.suite", "--elements", str(int(given.suite * share))]
     command += ["--impl", given.impl, "--device", given.device, "--seed", str(given.seed)]
     command += [word for name in given.scheme or () for word in ("--scheme", name)]
-    with tempfile.TemporaryDirectory(prefix="lowbit-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lowbit-bench-", dir=given.folder) as folder:
         done = child.run(command, Path(folder) / "log.txt")
     lines = [line for line in done.output.splitlines() if line.startswith("{")]  # warnings may stand around it
     said = json.loads(lines[-1]) if done.code == 0 and lines else {}
     return {
         "elements": said.get("elements", 0),
+        "schemes": said.get("schemes", 0),
         "compared": said.get("compared", 0),
         "seconds": round(done.seconds, 2),
         "cores": round(done.cpu, 2),
@@ -148,17 +194,18 @@ def _verdict(done: Finished, limit: float, wrong: str) -> str:
 
 
 def _of_linear(rows: Sequence[Row]) -> Row:
-    """Seconds of an element added last, over those of one added first; None where there are not two additions."""
+    """Seconds of an element added last, over those of one added first; None where no elements were added twice."""
     found: Row = {}
+    grown = len(rows) > 2 and all(rows[i]["elements"] > rows[i - 1]["elements"] for i in (1, -1))
     for name in ("judging", "cores"):
-        first, last = (_added(rows[i - 1], rows[i], name) for i in (1, -1)) if len(rows) > 2 else (0.0, 0.0)
+        first, last = (_added(rows[i - 1], rows[i], name) for i in (1, -1)) if grown else (0.0, 0.0)
         found[f"{name} of linear"] = round(last / first, 3) if first > 0 else None
     return found
 
 
 def _added(before: Row, after: Row, name: str) -> float:
     """Seconds of an element that one row has more than another."""
-    return float(after[name] - before[name]) / max(after["elements"] - before["elements"], 1)
+    return float(after[name] - before[name]) / (after["elements"] - before["elements"])
 
 
 def _tell(rows: Sequence[Row]) -> None:
@@ -174,8 +221,11 @@ def _tell(rows: Sequence[Row]) -> None:
 
 
 def _growth(text: str) -> tuple[float, ...]:
-    found = tuple(float(part) for part in text.split(","))
-    if list(found) != sorted(set(found)) or found[0] <= 0:
+    try:
+        found = tuple(suite.positive(part) for part in text.split(","))
+    except argparse.ArgumentTypeError:
+        found = ()
+    if not found or list(found) != sorted(set(found)):
         raise argparse.ArgumentTypeError(f"got {text!r}, want ascending numbers above 0, such as 1,4,16")
     return found
 

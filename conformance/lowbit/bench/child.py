@@ -44,6 +44,8 @@ class Finished:
 def run(command: Sequence[str], log: Path) -> Finished:
     """Runs a command to its end; of children that it starts itself no memory is counted.
 
+    It is killed where an exception, such as an interrupt, ends the watching.
+
     Args:
       log: a file for what it writes.
 
@@ -58,11 +60,15 @@ def run(command: Sequence[str], log: Path) -> Finished:
         started = time.perf_counter()
         with subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as process:
             code = None
-            while code is None:
-                for name, value in _status(process.pid).items():
-                    most[name] = max(most[name], value)
-                with suppress(subprocess.TimeoutExpired):
-                    code = process.wait(INTERVAL)
+            try:
+                while code is None:
+                    for name, value in _status(process.pid).items():
+                        most[name] = max(most[name], value)
+                    with suppress(subprocess.TimeoutExpired):
+                        code = process.wait(INTERVAL)
+            finally:
+                process.kill()  # nothing where it has ended
+                process.wait()
         seconds = time.perf_counter() - started
     return Finished(code, log.read_text(encoding="utf-8", errors="replace"), seconds, _cores() - before, **most)
 

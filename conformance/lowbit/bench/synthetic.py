@@ -94,9 +94,10 @@ def write(
       size: bytes of tensors; the last layer may exceed it.
       hidden: width of the model, a multiple of `HIDDEN_STEP`.
       shard: bytes after which a file ends, layers staying whole.
+      seed: 0 or more.
 
     Raises:
-      ArgumentError: another method, or a size, width or shard that nothing can be made of.
+      ArgumentError: another method, a negative seed, or a size, width or shard that nothing can be made of.
     """
     if method not in METHODS:
         raise ArgumentError(f"method: got {method!r}, want one of {', '.join(METHODS)}")
@@ -105,6 +106,8 @@ def write(
     for name, value in (("size", size), ("shard", shard)):
         if value < 1:
             raise ArgumentError(f"{name}: got {value} bytes, want 1 or more")
+    if seed < 0:
+        raise ArgumentError(f"seed: got {seed}, want 0 or more")
     shards = _shards(method, size, hidden, shard)
     generator = np.random.default_rng(seed)
     index: dict[str, str] = {}
