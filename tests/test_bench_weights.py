@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,12 @@ def decode(tensors, scheme, dtype):
 IMPLEMENTATION = replace(right, name="wrong", dequantize_weight=decode)
 NOTHING = replace(right, name="nothing", dequantize_weight=None)
 """
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bench chooses it on the CPU; other tests of the process keep what they had."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
 def test_a_row_a_scheme(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +73,47 @@ def test_usage(capsys: pytest.CaptureFixture[str], words: list[str], says: str) 
         bench_weights.main(["--impl", "lowbit.adapters.reference:IMPLEMENTATION", "--device", "cpu", *words])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--rows", "64"], "--rows: got 64, want a multiple of 128"),
+        (["--columns", "12"], "--columns: got 12, want a multiple of 8"),
+        (["--rows", "0"], "--rows: got 0, want at least 1"),
+    ],
+)
+def test_a_wrong_length_is_told_by_its_option(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench_weights.main(["--impl", "lowbit.adapters.reference:IMPLEMENTATION", "--device", "cpu", *words])
+    told = capsys.readouterr()
+    assert ended.value.code == 2
+    assert says in told.err
+    assert not told.out
+
+
+@pytest.mark.parametrize("words", [[], ["--device", "cuda"]])
+def test_without_a_gpu_it_says_so_before_anything_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        bench_weights.main(words)
+    told = capsys.readouterr()
+    assert ended.value.code == 2
+    assert not told.out
+    assert len(told.err.splitlines()) == 1
+    assert "GPU" in told.err
+
+
+def test_on_the_cpu_it_chooses_the_interpreter(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    words = ["--impl", "lowbit.adapters.reference:IMPLEMENTATION", "--scheme", "nf4_b64", *SMALL]
+    assert bench_weights.main(words) == 0
+    assert os.environ["TRITON_INTERPRET"] == "1"
+    assert "times say nothing" in capsys.readouterr().err
 
 
 def test_every_kernel_is_measured_by_default() -> None:

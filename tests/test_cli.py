@@ -61,6 +61,12 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "show", "e4m3").startswith("e4m3\n")
     assert output(capsys, "show", "gptq4_v1_g96+act_order").startswith("gptq4_v1_g96+act_order\n")
     assert output(capsys, "show", "awq").startswith("awq: awq_g128, ")
+    for family in ("mx4", "mxfp4", "rtn_xxfp4"):
+        first = next(scheme.name for scheme in schemes.select() if scheme.family == family)
+        text = output(capsys, "show", family)
+        assert text.startswith(f"{family}: {first}, ")
+        assert f"\n\n{first}\n" in text
+    assert output(capsys, "show", "nvfp4").startswith("nvfp4\n")  # a scheme and a family: the scheme
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,8 +95,12 @@ def test_options_of_explain(capsys: pytest.CaptureFixture[str]) -> None:
         (("show", "nvfp5"), "want one of nvfp4, "),
         (("show", "mxfp4_flor"), "mxfp4_floor"),
         (("show", "awq_g12x"), "want one of awq_g128, "),
+        (("show", "e2m9"), "want one of e2m3, e2m1, "),
+        (("show", "mxpf4"), "want one of mxfp4, "),
+        (("show", "nvfp5"), "a scheme or a family (see `lowbit list`), or a format (see `lowbit list formats`)"),
         (("show", "awq_g128+nested"), "got the flag 'nested' for awq_g128, want one of: through_scale_dtype"),
         (("explain", "mxfp4_floor+ties_odd", "1"), "whose rule 'ties_odd' is none of"),
+        (("explain", "awq_g128", "1"), "got 'awq_g128', of stored weights, want a block scheme: "),
         (("explain", "mxfp4_floor", "one"), "value: got 'one'"),
         (("explain", "mxfp4_floor", *["1"] * 33), "values: got 33, want 1..32"),
         (("explain", "mxfp4_floor", "1", "--tensor-scale", "2"), "tensor_scale"),

@@ -22,7 +22,7 @@ ENTRY = """
 [[waiver]]
 scheme = "mxfp4_*"
 check = "shapes"
-digest = "115:f3c82fdb4a3c47c9"
+digest = "115:668e3499fc1fc9e4"
 reason = "r"
 issue = "https://example.org"
 expires = 2027-03-31
@@ -218,3 +218,21 @@ def test_github_has_a_warning_a_waived_check(runs: dict[str, tuple[int, str, Pat
     summary = (folder.parents[1] / "step.md").read_text(encoding="utf-8")
     assert summary.startswith("## lowbit: PASSED WITH 2 WAIVED\n")
     assert summary.count("### Waived: 2") == 1
+
+
+def test_a_suite_outside_the_root_names_its_nodes_by_file(tmp_path: Path) -> None:
+    """As an installed one is: pytest leaves the file that was named out of the ids, and waivers and repeats need it."""
+    file = tmp_path / "w.toml"
+    node = "test_shapes.py::test_shapes[ties_away-mxfp4_floor]"
+    entry = ENTRY.replace('scheme = "mxfp4_*"', f'node = "{node}"').replace('check = "shapes"\n', "")
+    file.write_text(re.sub('digest = ".*"', 'digest = "1:0000000000000000"', entry))
+    impl = f"{ROOT / 'tests' / 'mutants' / 'ties_away.py'}:IMPLEMENTATION"
+    words = ["--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-n", "0", "--impl", impl, "--scheme", "mxfp4_floor"]
+    words += ["--device", "cpu", "--level", "quick", "--no-html", "--report-dir", str(tmp_path / "runs")]
+    words += ["--waivers", str(file), "--pyargs", "lowbit.suite.test_shapes", "-k", "test_shapes and not strides"]
+    found = run_pytest(*words, output=tmp_path / "out", cwd=tmp_path)
+    [folder] = (tmp_path / "runs").iterdir()
+    record = next(r for r in read_records(folder) if r.check == "shapes")
+    assert record.node == node, found.output
+    assert "pytest --pyargs 'lowbit.suite.test_shapes::test_shapes[ties_away-mxfp4_floor]' --impl" in record.repeat
+    assert "waiver 1 waives 1:0000000000000000, this is 115:" in record.message

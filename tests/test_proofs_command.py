@@ -66,7 +66,7 @@ def test_the_command_states(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_the_solver(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "z3", None)
     assert cli.main(["prove", "casts"]) == 2
-    assert "pip install lowbit[proofs]" in capsys.readouterr().err
+    assert "pip install 'lowbit[proofs]'" in capsys.readouterr().err
 
 
 def test_without_kernels(tmp_path: Path) -> None:

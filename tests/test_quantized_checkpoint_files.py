@@ -122,7 +122,7 @@ def test_a_wrong_index(tmp_path: Path, change: Callable[[dict[str, str]], Any], 
 
 
 def test_folders_that_hold_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"none\.safetensors is not a file"):
+    with pytest.raises(ArgumentError, match=r"none\.safetensors is not a file, want .*, or the folder of a checkpoint"):
         quantized_checkpoint.read(tmp_path / "none.safetensors")
     with pytest.raises(ArgumentError, match=r"holds no \.safetensors file"):
         quantized_checkpoint.read(tmp_path)

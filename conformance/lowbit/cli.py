@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import json
 import os
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from lowbit import __version__, cli_report
-from lowbit.errors import ArgumentError, LowbitError
+from lowbit.errors import ArgumentError, LowbitError, UnknownScheme
 
 INTERRUPTED_PIPE = 141
 """128 + SIGPIPE, what a shell reports of a program whose reader went away."""
@@ -118,21 +119,36 @@ def _show(arguments: argparse.Namespace) -> int:
     from lowbit.formats import FORMATS
 
     name: str = arguments.name
-    if name in FORMATS:
-        print(glossary.describe_format(FORMATS[name]))
-    elif name.startswith(weights.families()):
-        print(weight_glossary.describe(name))
-    else:
-        print(glossary.describe_scheme(schemes.get(name)))
+    families = dict.fromkeys(scheme.family for scheme in schemes.select())
+    try:
+        if name in FORMATS:
+            print(glossary.describe_format(FORMATS[name]))
+        elif name in families and name not in schemes.names():
+            members = [scheme for scheme in schemes.select() if scheme.family == name]
+            print(f"{name}: {', '.join(m.name for m in members)}\n\n{glossary.describe_scheme(members[0])}")
+        elif name.startswith(weights.families()):
+            print(weight_glossary.describe(name))
+        else:
+            print(glossary.describe_scheme(schemes.get(name)))
+    except UnknownScheme as error:
+        if "+" in name:  # a rule or a flag is told by those that there are
+            raise
+        named = (*schemes.names(), *weights.names(), *FORMATS, *families, *weights.families())
+        known = list(dict.fromkeys(named))  # a family may have a scheme's name
+        near = ", ".join(difflib.get_close_matches(name, known, n=4, cutoff=0.3) or known[:4])
+        raise UnknownScheme(
+            f"name: got {name!r}, want one of {near} … : a scheme or a family (see `lowbit list`), or a format "
+            "(see `lowbit list formats`)"
+        ) from error
     return 0
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from lowbit import explain, schemes
+    from lowbit import explain
 
     values = [explain.parse_value(text) for text in arguments.values]
     scale = None if arguments.tensor_scale is None else explain.parse_value(arguments.tensor_scale)
-    print(explain.explain(schemes.get(arguments.scheme), values, tensor_scale=scale, seed=arguments.seed))
+    print(explain.explain(explain.choose(arguments.scheme), values, tensor_scale=scale, seed=arguments.seed))
     return 0
 
 

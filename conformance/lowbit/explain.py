@@ -16,7 +16,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from lowbit.errors import ArgumentError, ShapeError, WitnessDisagreement
+from lowbit import schemes, weights
+from lowbit.errors import ArgumentError, ShapeError, UnknownScheme, WitnessDisagreement
 from lowbit.formats import BINARY32, FloatFormat
 from lowbit.glossary import indent, meaning, number, table
 from lowbit.references import exact
@@ -73,6 +74,20 @@ def parse_value(text: str) -> int:
     if BINARY32.is_inf(pattern):
         raise ArgumentError(f"value: got {text!r}, which is beyond binary32; want inf if Inf is meant")
     return sign | pattern
+
+
+def choose(name: str) -> Scheme:
+    """The block scheme of that name.
+
+    Raises:
+      UnknownScheme: there is none.
+    """
+    if name.startswith(weights.families()):
+        known = ", ".join(scheme.name for scheme in schemes.select() if scheme.canonical)
+        raise UnknownScheme(
+            f"scheme: got {name!r}, of stored weights, want a block scheme: {known} … (see `lowbit list`)"
+        )
+    return schemes.get(name)
 
 
 def explain(scheme: Scheme, values: Sequence[int], *, tensor_scale: int | None = None, seed: int = 0) -> str:

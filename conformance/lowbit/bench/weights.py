@@ -7,6 +7,8 @@ are compared before anything is timed. Times are medians; on a GPU of events aro
 device is busy, so that the host's share does not count unless it is the longer one, or a call waits for the device: as
 one does that reads its indices to check them. The fraction is that of a device copy of as many bytes as the operation
 reads and writes. Neither side multiplies: nothing is said about fused matmuls.
+
+A GPU is wanted; ``--device cpu`` measures on the CPU, where Triton kernels run in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Any
 
 from lowbit import implementation, weights
 from lowbit.cases import weights as weight_cases
-from lowbit.errors import ArgumentError, LowbitError, Unsupported
+from lowbit.errors import ArgumentError, DeviceError, LowbitError, ShapeError, Unsupported
+from lowbit.identify import choose_device
+from lowbit.weight_tensors import shapes
 
 SCHEMES = (
     *("awq_g128", "gptq[2348]_v1_g128", "gptq4_v1_g128+act_order", "nf4_b64", "nf4_b64+nested", "fp4_b64"),
@@ -34,8 +38,16 @@ BUSY_CYCLES = 4_000_000
 """About two milliseconds, in which the host queues the calls of a sample."""
 
 
+OPTIONS = {"K": "--rows", "N": "--columns"}
+"""Dimensions as errors of shapes name them → the options that give them."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; 1 where bits differ, or nothing was measured."""
+    """Runs the benchmark.
+
+    Returns:
+      0 · 1: bits differ, or nothing was measured. A wrong argument or no GPU: it exits with 2, told on stderr.
+    """
     import torch
 
     parser = argparse.ArgumentParser(prog="python -m lowbit.bench.weights", description=__doc__.partition("\n\n")[0])
@@ -47,23 +59,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seed", type=int, default=20260829)
     given = parser.parse_args(arguments)
-    device = given.device if given.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    shape = given.rows, given.columns
     try:
+        device = _device(given.device)  # before anything imports triton
         subject, chosen = implementation.load(given.impl), weights.select(given.scheme or SCHEMES)
+        _check_shape(chosen, shape)
+    except DeviceError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     except LowbitError as error:
         parser.error(str(error))
+    if device == "cpu":
+        print("measured on the CPU: Triton kernels run in its interpreter, whose times say nothing", file=sys.stderr)
     where = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     print(f"{subject.name} {subject.version}, {where}, torch {torch.__version__}, {given.dtype}")
     print(f"{'scheme':<28}{'rows':>7}{'columns':>9}{'us':>11}{'torch us':>12}{'times':>8}{'of copy':>9}")
     wrong = measured = 0
     for scheme in chosen:
         try:
-            row = measure(subject, scheme, (given.rows, given.columns), getattr(torch, given.dtype), device, given.seed)
+            row = measure(subject, scheme, shape, getattr(torch, given.dtype), device, given.seed)
         except Unsupported as error:
             print(f"{scheme.name:<28}unsupported: {error}")
             continue
-        except ArgumentError as error:
-            parser.error(str(error))
+        except LowbitError as error:
+            parser.exit(2, f"{parser.prog}: {scheme.name}: {error}\n")
         measured += 1
         wrong += row["differ"]
         print(
@@ -72,6 +90,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flush=True,
         )
     return 0 if measured and not wrong else 1
+
+
+def _device(wanted: str) -> str:
+    """The device; on cpu, Triton's interpreter is chosen.
+
+    Raises:
+      DeviceError: no GPU, and the CPU was not asked for.
+    """
+    import torch
+
+    if wanted == "auto" and not torch.cuda.is_available():
+        raise DeviceError(
+            "device: got no GPU, want one; --device cpu measures on the CPU, Triton kernels in its interpreter "
+            "(give it small --rows and --columns)"
+        )
+    return choose_device(wanted)
+
+
+def _check_shape(chosen: Sequence[weights.WeightScheme], shape: tuple[int, int]) -> None:
+    """Refuses a shape that a scheme cannot store, by the option that gives it.
+
+    Raises:
+      ArgumentError: naming the option.
+      ShapeError: likewise.
+    """
+    for option, length in zip(OPTIONS.values(), shape, strict=True):
+        if length < 1:
+            raise ArgumentError(f"{option}: got {length}, want at least 1")
+    for scheme in chosen:
+        try:
+            shapes(scheme, shape)
+        except ShapeError as error:
+            name, _, told = str(error).partition(": ")
+            raise ShapeError(f"{OPTIONS.get(name, name)}: {told}") from error
 
 
 def measure(

@@ -239,7 +239,8 @@ def pad_columns(x: Any, block: int) -> Any:
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """The header of a file, and the place of its first byte of data."""
     if not path.is_file():
-        raise ArgumentError(f"{path} is not a file, want a .safetensors file")
+        other = "" if path.exists() else ", or the folder of a checkpoint"
+        raise ArgumentError(f"{path} is not a file, want a .safetensors file{other}")
     size = path.stat().st_size
     if size == 0:
         raise NothingCompared(f"{path} is empty, want a .safetensors file with a floating tensor")

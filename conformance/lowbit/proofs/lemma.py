@@ -150,7 +150,7 @@ def require_solver() -> None:
     try:
         import z3  # noqa: F401
     except ImportError as error:
-        raise LowbitError("z3: not installed here, want `pip install lowbit[proofs]`") from error
+        raise LowbitError("z3: not installed here, want `pip install 'lowbit[proofs]'`") from error
 
 
 def _solver(claim: Claim) -> Any:

@@ -94,7 +94,7 @@ class Gate:
             mark, spec = item.get_closest_marker("lowbit"), getattr(item, "callspec", None)
             subject = spec.params.get("subject") if spec else None
             if mark and isinstance(subject, tuple):
-                self.leave_out(subject[0].name, subject[1].name, mark.kwargs["name"], item.nodeid)
+                self.leave_out(subject[0].name, subject[1].name, mark.kwargs["name"], node_of(item))
 
     def told(self) -> dict[str, Any]:
         """What only a worker knows, for the process that owns the run."""
@@ -204,6 +204,11 @@ def _narrowed(options: Any, before: Any) -> bool:
     own = list(options.scheme or ()), Path(options.weights).name if options.weights else None
     told = before if isinstance(before, Mapping) else {}
     return any(own) and own != (told.get("scheme"), told.get("weights"))
+
+
+def node_of(item: pytest.Item) -> str:
+    """pytest's node id, with the file that pytest leaves out of it where that was named and lies outside its root."""
+    return item.path.name + item.nodeid if item.nodeid.startswith("::") else item.nodeid
 
 
 def mark(item: pytest.Item, report: Any, record: Record, *, waived: bool) -> None:

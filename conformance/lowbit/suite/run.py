@@ -23,7 +23,7 @@ from lowbit.implementation import DEFAULT, Implementation
 from lowbit.records import Record, Run, read_about, read_records
 from lowbit.report import github, terminal, text
 from lowbit.suite.escapes import WrongForm, told
-from lowbit.suite.gate import Gate, mark, refused_as_usage, today
+from lowbit.suite.gate import Gate, mark, node_of, refused_as_usage, today
 from lowbit.suite.judge import EXACT_LIMIT, Judge, Settings, TensorOutcome
 from lowbit.suite.keeper import JUDGE, Keeper, limits_of, load_timed
 from lowbit.suite.listing import Listing
@@ -184,7 +184,7 @@ class SuiteRun:
         votes = EXACT_LIMIT if declared["exact"] else 0
         judge: Judge = declared["judge"](implementation, scheme, self.settings, declared["name"], exact_votes=votes)
         request.node.stash[JUDGE] = judge
-        self.listing.hear(judge, request.node.nodeid)
+        self.listing.hear(judge, node_of(request.node))
         return judge
 
     @pytest.fixture
@@ -285,7 +285,7 @@ class SuiteRun:
             whole = self._record(item, judge, "mismatch") if judge.tensors else found[0]
             pytest.fail("\n".join(terminal.record_lines(whole)), pytrace=False)
         if not judge.compared:
-            raise NothingCompared(f"{item.nodeid}: the check compared nothing")
+            raise NothingCompared(f"{node_of(item)}: the check compared nothing")
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -353,7 +353,7 @@ class SuiteRun:
             pictures=found.pictures,
             diagnosis=judge.diagnosis,
             seconds=max(0.0, time.perf_counter() - item.stash.get(STARTED, float("inf"))),
-            node=item.nodeid,
+            node=node_of(item),
             message=judge.not_run or "; ".join([m for m in (found.message, *judge.notes) if m]),
             repeat=self._repeat(item, judge),
         )
@@ -361,9 +361,9 @@ class SuiteRun:
     def _repeat(self, item: pytest.Item, judge: Judge) -> str:
         """The command that runs this node alone."""
         target = self.targets[self.implementations.index(judge.subject)]
-        node = [item.nodeid]
+        node = [node_of(item)]
         if item.config.option.pyargs:  # an installed suite: node ids are relative to wherever pytest was called
-            module, _, rest = item.nodeid.partition("::")
+            module, _, rest = node[0].partition("::")
             node = ["--pyargs", f"lowbit.suite.{Path(module).stem}::{rest}"]
         words = ["pytest", *node, "--impl", target, "--scheme", judge.scheme.name]
         words += ["--device", self.device, "--level", self.settings.level, "--seed", str(self.settings.seed)]

@@ -152,7 +152,7 @@ def test_arbitrary_operands(judge: MatmulJudge) -> None:
         judge.multiply_bounded(
             with_nan(arbitrary(scheme, 19, 40, 5 * scheme.block, seed, *scale_ranges(scheme)[0][1:]))
         )
-    judge.assurance = f"sampled({judge.compared}, {seed}), within the bound of bounds.py"
+    judge.assurance = f"sampled({judge.compared}, {seed}), within the bound of compare/bounds.py"
 
 
 def scale_ranges(scheme: Scheme) -> tuple[tuple[str, int, int], ...]:

@@ -25,7 +25,7 @@ def test_lemmas(judge: BlockJudge) -> None:
     if judge.implementation.name != DEFAULT:
         raise Unsupported(f"the lemmas are about the sources of {DEFAULT}")
     if importlib.util.find_spec("z3") is None:
-        raise Unsupported("z3 is not installed, want `pip install lowbit[proofs]`")
+        raise Unsupported("z3 is not installed, want `pip install 'lowbit[proofs]'`")
     for name in sorted({name for names in proofs.covering(judge.scheme).values() for name in names}):
         found = proof(name)
         if found.proved:
