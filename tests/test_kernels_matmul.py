@@ -318,3 +318,6 @@ def test_fewer_stages_where_shared_memory_is_small() -> None:
         small = _matmul_launch.fitting(chosen, 99 << 10)
         assert small == chosen._replace(stages=wanted if m == 16 else 2)
         assert _matmul_launch.fitting(chosen, 16 << 10).stages == 1
+    few = Few(16, 64, 8)
+    assert _matmul_launch.fitting(few, 163 << 10) == few
+    assert _matmul_launch.fitting(few, 64 << 10) == _matmul_launch.fitting(few, 16 << 10) == Few(16, 32, 8)

@@ -107,15 +107,18 @@ def configuration(m: int, n: int, k: int, mx: bool) -> Configuration | Few:
 
 
 def fitting(chosen: Configuration | Few, shared: int) -> Configuration | Few:
-    """The same with fewer stages, if the shared memory that a program can have would not hold so many.
+    """The same with fewer stages, or rows of b, if the shared memory that a program can have would not hold so many.
 
-    Decoded tiles take two bytes an element; words and scales of each stage beyond the first, five eighths of a byte.
+    Decoded tiles take two bytes an element; words and scales of each stage beyond the first, five eighths of a byte. Of
+    few rows a step's part of b, 128 elements a row and warp, lies there on AMD's GPUs.
 
     Args:
       chosen: what would be launched.
       shared: bytes.
     """
     if isinstance(chosen, Few):
+        while chosen.block_n > 32 and chosen.block_n * chosen.warps * 128 * 2 > shared:
+            chosen = chosen._replace(block_n=chosen.block_n // 2)
         return chosen
     elements = (chosen.block_m + chosen.block_n) * chosen.block_k
     stages = 1 + (shared - 2 * elements) * 8 // (5 * elements)
