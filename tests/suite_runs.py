@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARIES = ["torch", "pandas", "jinja2", "jsonschema", "ml_dtypes", "rich.console", "rich.progress"]
+LIBRARIES = ["torch", "pandas", "pytest", "jinja2", "jsonschema", "ml_dtypes", "rich.console", "rich.progress"]
 
 PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 if sys.platform == "linux":
@@ -65,6 +66,7 @@ def _main(words: list[str], output: str, cwd: str, environment: dict[str, str], 
     os.environ.update(environment)
     os.chdir(cwd)
     sys.argv = ["pytest", *words]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, in a job in the background
     if compiled is not None:
         sys.pycache_prefix, sys.dont_write_bytecode = compiled, False
 

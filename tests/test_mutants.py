@@ -17,11 +17,10 @@ from suite_runs import ROOT, run_pytest
 from lowbit.records import read_records
 
 SUITE = ROOT / "conformance" / "lowbit" / "suite"
-CHECKS = {
-    name: path.name
-    for path in SUITE.glob("test_*.py")
-    for name in re.findall(r'@check\(\s*"([^"]+)"', path.read_text())
-}
+CHECK = re.compile(r'^@check\(\s*"([^"]+)".*?^def (test_\w+)', re.DOTALL | re.MULTILINE)
+"""A check in a module of the suite: its name and its function."""
+
+MODULES = {name: path.name for path in SUITE.glob("test_*.py") for name, _ in CHECK.findall(path.read_text())}
 """Check → the module of the suite that holds it."""
 
 
@@ -51,9 +50,15 @@ def grouped() -> dict[str, list[Mutant]]:
     found: dict[str, list[Mutant]] = defaultdict(list)
     for path in sorted((ROOT / "tests" / "mutants").glob("*.py")):
         mutant = declared(path)
-        assert mutant.caught_by in CHECKS, f"{path.stem}: no check is named {mutant.caught_by!r}"
-        found[CHECKS[mutant.caught_by]].append(mutant)
+        assert mutant.caught_by in MODULES, f"{path.stem}: no check is named {mutant.caught_by!r}"
+        found[MODULES[mutant.caught_by]].append(mutant)
     return dict(sorted(found.items()))
+
+
+def nodes(mutant: Mutant, module: str) -> str:
+    """The nodes that must catch a mutant, as -k selects them: each that is called after the check."""
+    functions = [function for name, function in CHECK.findall((SUITE / module).read_text()) if name == mutant.caught_by]
+    return f"(({' or '.join(functions)}) and {mutant.name}-{mutant.scheme})"
 
 
 GROUPS = grouped()
@@ -66,7 +71,7 @@ def test_mutants_are_caught(module: str, tmp_path: Path) -> None:
     words = [f"conformance/lowbit/suite/{module}", "--device", "cpu"]
     words += [word for mutant in mutants for word in ("--impl", f"{mutant.path}:IMPLEMENTATION")]
     words += [word for scheme in sorted({m.scheme for m in mutants}) for word in ("--scheme", scheme)]
-    words += ["-k", " or ".join(f"{mutant.name}-{mutant.scheme}" for mutant in mutants)]  # as node ids name them
+    words += ["-k", " or ".join(nodes(mutant, module) for mutant in mutants)]
     words += ["--level", "quick", "--report-dir", str(tmp_path / "runs"), "-q", "-p", "no:cacheprovider"]
     done = run_pytest(*words, output=tmp_path / "output.txt")
     assert done.code == 1, done.output

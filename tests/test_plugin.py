@@ -60,17 +60,43 @@ def test_passing_run_writes_a_report_and_says_what_it_did_not_judge(tmp_path: Pa
     assert read_about(folder)["exit_status"] == 0
 
 
-def test_two_workers_leave_one_report(tmp_path: Path) -> None:
-    """Workers collect, the controller writes: both the checks left out and the ones deselected reach the end."""
-    done, (folder,) = suite(tmp_path, *FAST, "-n", "2", "-k", "test_every_pair_of_codes or test_every_binade")
+SEEN = """
+import os, sys
+import pytest
+NAMES = []
+def pytest_runtest_setup(item):
+    NAMES.append(item.originalname)
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    with open(f"FOLDER/{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.txt", "w") as file:
+        file.write(" ".join([str("hypothesis" in sys.modules), str(config.option.maxschedchunk), *NAMES]))
+"""
+"""Each process tells whether Hypothesis was imported, how many nodes a worker is given at once, and what it ran."""
+
+
+def test_two_workers_leave_one_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers collect, the controller writes: both the checks left out and the ones deselected reach the end.
+
+    The long `test_blocks` is run first, though its file comes after that of `test_special_values`.
+    """
+    (tmp_path / "seen.py").write_text(SEEN.replace("FOLDER", str(tmp_path)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    selected = "test_every_pair_of_codes or test_every_binade or test_special_values or test_blocks"
+    done, (folder,) = suite(tmp_path, *FAST, "-n", "2", "-p", "seen", "-k", selected)
     assert done.code == 0, done.output
     assert {path.name for path in folder.iterdir()} == FILES
-    assert {record.check for record in records(folder)} == {"packing", "scale"}
+    assert {record.check for record in records(folder)} == {"packing", "scale", "encode special", "golden blocks"}
     assert {record.check for record in read_records(folder) if record.status == "not_run"} >= {
         "scale 2^31",
         "encode 2^32",
     }
     assert "checks were deselected" in done.output
+    told = {path.stem: path.read_text().split() for path in tmp_path.glob("*.txt") if path.stem != "output"}
+    assert told.keys() == {"main", "gw0", "gw1"}
+    assert {words[0] for words in told.values()} == {"False"}
+    assert told["main"][1:] == ["1"]
+    assert "test_blocks" in (told["gw0"][2], told["gw1"][2])
+    assert sorted(told["gw0"][2:] + told["gw1"][2:]) == sorted(selected.split(" or "))
 
 
 def test_a_killed_worker_leaves_what_it_had(tmp_path: Path) -> None:

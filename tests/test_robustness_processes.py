@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -133,13 +134,42 @@ def test_no_handler_of_exceptions_swallows_the_limit() -> None:
     assert not issubclass(TimeLimit, Exception)
 
 
-def test_an_interrupt_from_outside_is_told_from_one_that_is_raised() -> None:
+@pytest.fixture
+def interrupts() -> Iterator[Callable[[Any], Any]]:
+    """Sets what SIGINT does: it may be ignored from the start, in a job in the background."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_from_outside_is_told_from_one_that_is_raised(interrupts: Callable[[Any], Any]) -> None:
+    interrupts(signal.default_int_handler)
     with KEYBOARD.listening():
         assert not KEYBOARD.pressed
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert KEYBOARD.pressed
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_interrupts_are_ignored_none_comes_from_outside(interrupts: Callable[[Any], Any]) -> None:
+    interrupts(signal.SIG_IGN)
+    with KEYBOARD.listening():
+        signal.raise_signal(signal.SIGINT)
+        assert not KEYBOARD.pressed
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert KEYBOARD.pressed
+
+
+def test_anothers_handler_of_interrupts_stays(interrupts: Callable[[Any], Any]) -> None:
+    """Whether an interrupt has come it alone knows: each counts as one from outside."""
+    heard: list[int] = []
+    interrupts(lambda number, frame: heard.append(number))
+    with KEYBOARD.listening():
+        assert KEYBOARD.pressed
+        signal.raise_signal(signal.SIGINT)
+    assert heard == [signal.SIGINT]
 
 
 def test_threads_are_heard_and_heard_by_others_too(monkeypatch: pytest.MonkeyPatch) -> None:

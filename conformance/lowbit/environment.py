@@ -39,7 +39,7 @@ def collect(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "packages": versions(),
-        "gpu": _gpu() if device.startswith("cuda") else None,
+        "gpu": _with_driver(_gpu()) if device.startswith("cuda") else None,
         "flags": _flags(),
         "git": _git(Path(__file__).resolve().parent),
     }
@@ -80,9 +80,14 @@ def _gpu() -> dict[str, Any] | None:
         "count": torch.cuda.device_count(),
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _with_driver(gpu: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The same with the version of the driver, which a program tells: too slow to ask for every record of a run."""
+    driver = _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if gpu else None
+    return gpu if gpu is None or driver is None else gpu | {"driver": driver}
 
 
 def _flags() -> dict[str, Any]:

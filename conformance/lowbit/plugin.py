@@ -46,11 +46,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
     known = parser.parse_known_args(args)
     device, interpreted = choose_device(known.device, require_gpu=known.require_gpu)
 
-    from lowbit.suite.run import SuiteRun  # imports torch: after the interpreter was chosen
+    from lowbit.suite.pace import Pace  # imports torch, as does the next: after the interpreter was chosen
+    from lowbit.suite.run import SuiteRun
 
     share_cores()
 
     early_config.pluginmanager.register(SuiteRun(device=device, interpreted=interpreted), "lowbit-suite")
+    early_config.pluginmanager.register(Pace(), "lowbit-pace")
 
 
 def add_options(parser: pytest.Parser) -> None:

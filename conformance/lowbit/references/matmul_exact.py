@@ -118,18 +118,20 @@ def _factor(a: Encoded, b: Encoded) -> int | None:
 
 def _integers(operand: Encoded, scheme: Scheme) -> tuple[list[list[int] | None], Fraction]:
     """The rows as integers, and the unit that they count; None for a row with a NaN scale."""
-    steps = [scheme.scale.value(byte) for byte in range(1 << scheme.scale.bits)]
-    present = [Fraction(steps[byte]) for byte in np.unique(operand.scales).tolist() if not scheme.scale.is_nan(byte)]
-    step = min((_last_place(s) for s in present if s), default=Fraction(1))
+    nan = {byte for byte in range(1 << scheme.scale.bits) if scheme.scale.is_nan(byte)}
+    present = {
+        byte: Fraction(scheme.scale.value(byte)) for byte in np.unique(operand.scales).tolist() if byte not in nan
+    }
+    step = min((_last_place(s) for s in present.values() if s), default=Fraction(1))
     half = scheme.element.min_positive
     values = [int(Fraction(scheme.element.value(code)) / half) for code in range(1 << scheme.element.bits)]
+    factors = {byte: int(scale / step) for byte, scale in present.items()}
     rows: list[list[int] | None] = []
     for codes, scales in zip(operand.codes.tolist(), operand.scales.tolist(), strict=True):
-        if any(scheme.scale.is_nan(byte) for byte in scales):
+        if not nan.isdisjoint(scales):
             rows.append(None)
             continue
-        factors = [int(Fraction(steps[byte]) / step) for byte in scales]
-        rows.append([values[code] * factors[k // scheme.block] for k, code in enumerate(codes)])
+        rows.append([values[code] * factors[scales[k // scheme.block]] for k, code in enumerate(codes)])
     return rows, half * step
 
 

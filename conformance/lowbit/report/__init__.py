@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["build"]
+__all__ = ["build", "prepare"]
 
 
 def build(run_dir: Path | str, *, html: bool = True) -> Path:
@@ -37,3 +37,13 @@ def build(run_dir: Path | str, *, html: bool = True) -> Path:
     text = page.render(about, records, problems + kept, difference=diff_files.stored(folder))
     (folder / "index.html").write_text(text, encoding="utf-8")
     return folder / "index.html"
+
+
+def prepare(*, html: bool = True) -> None:
+    """Loads beforehand what `build` writes with, a second's work, for a process that has nothing else to do."""
+    import pandas  # noqa: F401 - the tables'
+
+    if html:
+        from lowbit.report import html as page
+
+        page.prepare()

@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas
-
 from lowbit.report.diff import COLUMNS, MEANS, NEW, Difference
 from lowbit.report.text import clean, count, line
 from lowbit.tables import inert
@@ -34,6 +32,8 @@ def as_json(difference: Difference) -> str:
 
 def as_csv(difference: Difference) -> str:
     """A header of `diff.COLUMNS`, one row a change."""
+    import pandas  # half a second, which no run without an earlier one need wait for
+
     rows = [[getattr(change, name) for name in COLUMNS] for change in difference.changes]
     frame = pandas.DataFrame(rows, columns=list(COLUMNS), dtype=object)
     text: str = inert(frame).to_csv(index=False, lineterminator="\n")

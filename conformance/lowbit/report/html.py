@@ -106,6 +106,12 @@ def render(
     )
 
 
+def prepare() -> None:
+    """Compiles the templates."""
+    for name in _environment().list_templates():
+        _environment().get_template(name)
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(

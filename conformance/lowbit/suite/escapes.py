@@ -52,14 +52,18 @@ class Keyboard:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listens inside the block, where Python's own handler is in place and this is the main thread."""
+        """Listens inside the block, where Python's own handler is in place and this is the main thread.
+
+        Where SIGINT is ignored, as in what `nohup` and scripts start in the background, none can arrive.
+        """
         before = signal.getsignal(signal.SIGINT)
         main = threading.current_thread() is threading.main_thread()
-        if not main or before is not signal.default_int_handler:
+        if not main or before not in (signal.default_int_handler, signal.SIG_IGN):
             yield
             return
         self.pressed = False
-        signal.signal(signal.SIGINT, self._note)
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._note)
         try:
             yield
         finally:

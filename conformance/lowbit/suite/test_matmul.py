@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 
 import numpy as np
+import pytest
 import torch
 
 from lowbit.cases.summable import Operands, exactly_summable
@@ -23,13 +23,13 @@ MORE = ((127, 8, 1), (128, 24, 2), (17, 264, 4), (2, 8, 129))
 
 EDGES = (1, 3, 16, 127, 128, 129)
 
-GRID: tuple[tuple[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]], ...] = (
-    (16, ((EDGES, (8, 136, 1000)),)),
-    (80, ((EDGES, (8, 136, 1000)),)),
-    (1040, ((EDGES, (8, 136, 1000)),)),
-    (4112, ((EDGES, (8, 1000)),)),
-    (8192, (((3, 127, 128, 4096), (8, 1000)), ((1, 16, 129, 4096), (8192,)))),
-)
+GRID: dict[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]] = {
+    16: ((EDGES, (8, 136, 1000)),),
+    80: ((EDGES, (8, 136, 1000)),),
+    1040: ((EDGES, (8, 136, 1000)),),
+    4112: ((EDGES, (8, 1000)),),
+    8192: (((3, 127, 128, 4096), (8, 1000)), ((1, 16, 129, 4096), (8192,))),
+}
 """On a GPU: about K, see `blocks_of`, and every M with every N."""
 
 
@@ -63,12 +63,6 @@ def no_blackwell(settings: Settings) -> str:
     return "" if major >= 10 else f"{wanted}, this GPU has {major}.{minor}"
 
 
-@functools.lru_cache(maxsize=1)
-def drawn(scheme: Scheme, rows: int, columns: int, terms: int, seed: int) -> Operands:
-    """Exactly summable operands, kept while parts of them are used."""
-    return exactly_summable(scheme, rows, columns, terms, seed)
-
-
 @check("matmul exact", where=multiplied, exact=True, judge=MatmulJudge)
 def test_exactly_summable_operands(judge: MatmulJudge) -> None:
     """Operands whose product has one right bit pattern in any order of accumulation; every output dtype."""
@@ -79,25 +73,12 @@ def test_exactly_summable_operands(judge: MatmulJudge) -> None:
     for rows, columns, blocks in shapes:
         with judge.part(f"{rows} × {columns} × {blocks * scheme.block}"):
             judge.multiply(exactly_summable(scheme, rows, columns, blocks * scheme.block, seed))
-    if judge.settings.at_least("full") and on_gpu(judge.settings):
-        multiply_grid(judge)
     if scheme.family == "nvfp4":
         multiply_tensor_scales(judge)
     for fill in (0xFF, 0x00):
         with judge.part(f"fill {fill:#04x}"), poisoned(fill, judge):
             judge.multiply(exactly_summable(scheme, 19, 40, 3 * scheme.block, seed), FLOAT32)
     judge.assurance = f"sampled({judge.compared}, {seed}), exactly summable"
-
-
-def multiply_grid(judge: MatmulJudge) -> None:
-    """Every shape of `GRID`, cut out of one pair of operands for each K."""
-    for wanted, groups in GRID:
-        terms = blocks_of(judge.scheme, wanted) * judge.scheme.block
-        largest = [max(max(group[side]) for group in groups) for side in (0, 1)]
-        whole = drawn(judge.scheme, largest[0], largest[1], terms, judge.settings.seed)
-        for m, n in (shape for group in groups for shape in itertools.product(*group)):
-            with judge.part(f"{m} × {n} × {terms}"):
-                judge.multiply(rows_of(whole, m, n))
 
 
 def multiply_tensor_scales(judge: MatmulJudge) -> None:
@@ -117,6 +98,20 @@ def multiply_tensor_scales(judge: MatmulJudge) -> None:
         return
     with judge.part("negative scales"):
         judge.multiply(Operands(operands.a, operands.b._replace(scales=operands.b.scales | signs)))
+
+
+@check("matmul shapes", where=multiplied, level="full", needs_gpu=True, exact=True, judge=MatmulJudge)
+@pytest.mark.parametrize("about", GRID, ids="K{}".format)
+def test_exactly_summable_in_every_tile(judge: MatmulJudge, about: int) -> None:
+    """Exactly summable operands of every shape of `GRID`, cut out of one pair for each K; every output dtype."""
+    seed, groups = judge.settings.seed, GRID[about]
+    terms = blocks_of(judge.scheme, about) * judge.scheme.block
+    largest = [max(max(group[side]) for group in groups) for side in (0, 1)]
+    whole = exactly_summable(judge.scheme, largest[0], largest[1], terms, seed)
+    for m, n in (shape for group in groups for shape in itertools.product(*group)):
+        with judge.part(f"{m} × {n} × {terms}"):
+            judge.multiply(rows_of(whole, m, n))
+    judge.assurance = f"sampled({judge.compared}, {seed}), exactly summable"
 
 
 @check("matmul padding", where=multiplied, exact=True, judge=MatmulJudge)
@@ -195,5 +190,5 @@ def test_hardware_scaled_matmul(judge: MatmulJudge) -> None:
     """On FP4 tensor cores: exactly summable operands, shapes that every version of torch's scaled matmul takes."""
     for rows, columns, terms in ((1, 128, 128), (16, 128, 256), (129, 256, 1024), (128, 1024, 8192)):
         with judge.part(f"{rows} × {columns} × {terms}"):
-            judge.multiply(drawn(judge.scheme, rows, columns, terms, judge.settings.seed))
+            judge.multiply(exactly_summable(judge.scheme, rows, columns, terms, judge.settings.seed))
     judge.assurance = f"sampled({judge.compared}, {judge.settings.seed}), exactly summable, on the tensor cores"

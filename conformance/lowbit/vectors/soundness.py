@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lowbit.vectors.diff import around
 from lowbit.vectors.disorder import disorders
 from lowbit.vectors.group import Group
 from lowbit.vectors.payload import SCHEMA_VERSION
-from lowbit.vectors.read import MANIFEST, groups_of_file, locate, payloads, read_json
+from lowbit.vectors.read import MANIFEST, groups, groups_of_file, locate, payloads, read_json
 from lowbit.vectors.witness_layouts import WITNESSES as OF_LAYOUTS
 from lowbit.vectors.witness_own import BITS
 
@@ -45,6 +46,9 @@ def verify(root: Path | str | None = None) -> tuple[str, ...]:
     if not isinstance(listed, dict) or not all(isinstance(row, dict) for row in listed.values()):
         return (f"vectors: {MANIFEST} lists no files, want what `lowbit vectors make` writes",)
     problems = [*_of_manifest(manifest), *_of_files(folder, listed)]
+    if not problems:
+        with suppress(LowbitError):  # read once for this and for what is judged
+            return tuple(f"vectors: {g.file}: {g.name}: {text}" for g in groups(folder) for text in disorders(g))
     for path in payloads(folder):
         try:
             problems += [

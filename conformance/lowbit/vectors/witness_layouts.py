@@ -55,11 +55,11 @@ def _by_formula(group: Group) -> Iterator[Answer]:
 def swizzled(case: Swizzle) -> list[int]:
     """The buffer of a matrix, by the formula."""
     rows, columns = case.shape
-    tiles = -(-columns // 4)
+    tiles, scales = -(-columns // 4), case.scales.tolist()
     buffer = [0] * (-(-rows // 128) * 128 * tiles * 4)
     for r in range(rows):
         for c in range(columns):
-            buffer[(r // 128 * tiles + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4] = int(case.scales[r, c])
+            buffer[(r // 128 * tiles + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4] = scales[r][c]
     return buffer
 
 
