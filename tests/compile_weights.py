@@ -1,6 +1,7 @@
 """Compiles the weight kernels ahead of time; `test_aot_weights.py` runs it in a process of its own.
 
-Prints by target, call and kernel what stands in the assembly, and how much memory of its own a thread needs.
+Prints by target, call and kernel what stands in the assembly, and how much memory of its own a thread needs; and of how
+many variants each kernel is for weights that differ in their lengths alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from lowbit_kernels import _launch
 
 THOROUGH = ("sm_90",)
 """Targets for which every call is compiled; the others get the usual ones."""
+
+LENGTHS = ((32, 32), (64, 96), (96, 128), (160, 224), (512, 256))
+"""Rows and columns, whose packs, words and units are one, multiples of 16 and neither."""
 
 PATTERNS = {
     "approximate": r"div\.full|div\.approx|rcp\.approx\.f|ex2\.|lg2\.|v_exp_f32|v_log_f32|v_div_fixup_f32|div\.rn\.f",
@@ -69,6 +74,22 @@ def compiled(call: Callable[[], Any], target: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
+def variants() -> dict[str, int]:
+    """By kernel how many would be compiled for weights of LENGTHS."""
+    calls = []
+    for rows, columns in LENGTHS:
+        weight_calls.ROWS = rows
+        half = weight_calls.HALF
+        calls += [
+            weight_calls.awq(half, group=32, columns=columns),
+            weight_calls.gptq(4, half, group=32, columns=columns),
+            weight_calls.nf4(half, n=rows * columns, block=columns if columns in (32, 128, 256) else 64),
+            weight_calls.int8(half, columns=columns),
+            weight_calls.squeezellm(4, half, sums=True, columns=columns),
+        ]
+    return dict(Counter(kernel.__name__ for kernel, _ in launches(calls)))
+
+
 if __name__ == "__main__":
     usual, others = weight_calls.usual(), weight_calls.others()
     json.dump(
@@ -78,6 +99,7 @@ if __name__ == "__main__":
                 for call, function in (usual | others if name in THOROUGH else usual).items()
             }
             for name, target in TARGETS.items()
-        },
+        }
+        | {"variants": variants()},
         sys.stdout,
     )

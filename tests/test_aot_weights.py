@@ -46,6 +46,15 @@ def test_every_kernel_compiles_for_one_target(compiled: Compiled) -> None:
     }
 
 
+def test_lengths_make_no_kernels(compiled: Compiled) -> None:
+    """A model has many shapes, and a kernel takes a second to compile: one for all."""
+    variants: dict[str, Any] = compiled["variants"]
+    assert variants == {
+        **dict.fromkeys(("dequantize_awq_kernel", "dequantize_gptq_kernel", "dequantize_4bit_kernel"), 1),
+        **dict.fromkeys(("dequantize_int8_kernel", "dequantize_squeezellm_kernel", *SUMS), 1),
+    }
+
+
 @EVERY_TARGET
 def test_nothing_is_approximate_flushed_fused_or_double(compiled: Compiled, target: str) -> None:
     """Nor divided: no rule of a weight scheme has a quotient."""

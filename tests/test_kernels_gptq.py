@@ -200,13 +200,21 @@ def test_the_tile_does_not_count(bits, packs, columns, steps, group, monkeypatch
     """Tiles smaller than the group, as large, larger, and astride; several steps, some of them beyond the last row."""
     rows = 64
     monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
-    monkeypatch.setattr(_weight_tiles, "_LEAST_PROGRAMS", 1)
     for name in (f"gptq{bits}", "gptq_g_idx"):
         monkeypatch.setitem(_weight_tiles.TILES, name, Tile(packs, columns, steps, down=group == 48))
     check(bits, rows, 32, group, g_idx=RNG.permutation(rows) // group)
     for least in (1, 1 << 20):
         monkeypatch.setattr(_weight_tiles, "_LEAST_UNIFORM", least)
         check(bits, rows, 32, group)
+
+
+@pytest.mark.parametrize(("bits", "rounds"), [(2, 1), (2, 16), (3, 2), (3, 8), (3, 32), (4, 2), (8, 4)])
+def test_the_round_does_not_count(bits, rounds, monkeypatch):
+    """Rows decoded one, a few or all at a time; of 3 bits rounds begin anywhere in the three words."""
+    monkeypatch.setitem(_weight_tiles.ROUNDS, bits, rounds)
+    check(bits, 64, 32, 32, g_idx=RNG.permutation(64) // 32)
+    monkeypatch.setattr(_weight_tiles, "_LEAST_UNIFORM", 1 << 20)
+    check(bits, 96, 32, 48, kind="v2")
 
 
 def test_any_strides():

@@ -232,7 +232,6 @@ def test_the_tile_does_not_count(
     if "g_idx" in name or name == "gptq3":
         tile = tile._replace(rows=min(tile.rows, 4))  # the others have no registers left
     monkeypatch.setitem(_weight_tiles.TILES, key, tile)
-    monkeypatch.setattr(_weight_tiles, "_LEAST_PROGRAMS", 1)
     for least in (1, 1 << 20):
         monkeypatch.setattr(_weight_tiles, "_LEAST_UNIFORM", least)
         same(decode(stored), expected)

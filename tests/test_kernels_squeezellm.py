@@ -199,22 +199,11 @@ def test_every_place_that_is_stored_twice_is_noticed(row):
 @pytest.mark.parametrize(("bits", "tile"), [(4, (1, 32, 1)), (4, (2, 8, 3)), (4, (16, 64, 1)), (3, (1, 32, 2))])
 def test_the_tile_does_not_count(bits, tile, monkeypatch):
     monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
-    monkeypatch.setattr(_weight_tiles, "_LEAST_PROGRAMS", 1)
     for columns, down in ((24, False), (25, True)):
         monkeypatch.setitem(_weight_tiles.TILES, f"squeezellm{bits}", Tile(*tile, down=down))
         sample = Sample(bits, 96, columns)
         for dtype in (HALF, SINGLE):
             sample.check(dtype)
-
-
-@pytest.mark.parametrize(
-    ("packs", "columns", "steps"), [(2048, 8192, 32), (512, 8192, 8), (1376, 4096, 8), (8, 4096, 1)]
-)
-def test_small_weights_are_cut_into_enough_programs(packs, columns, steps, monkeypatch):
-    """1,024 programs or more, as long as a program of one step would not make fewer."""
-    monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
-    tile = _weight_tiles.tile_for("squeezellm4", packs, columns, 8)
-    assert (tile.rows, tile.columns, tile.steps) == (4, 128, steps)
 
 
 @BOTH

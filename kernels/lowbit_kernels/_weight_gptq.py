@@ -3,7 +3,8 @@
 A tile is BLOCK_P packs by BLOCK_N columns; a pack is the words of one column that hold whole fields: one word of 32 / b
 fields, or three words of 32 fields of 3 bits. Fields of a pack are rows of the result. They are decoded and stored one
 after another, each as a (BLOCK_P, BLOCK_N) tensor of the same layout as the words, so that no thread needs another's
-words and every store runs along the columns.
+words and every store runs along the columns. Where each row has its own group, a few at a time are a round of a loop:
+unrolled, so many loads of zero points take seconds to compile.
 """
 
 from __future__ import annotations
@@ -29,12 +30,6 @@ def words_of_pack(BITS: int) -> int:
 @triton.constexpr_function
 def rows_of_pack(BITS: int) -> int:
     return 32 if BITS == 3 else 32 // BITS
-
-
-@triton.constexpr_function
-def rows_ahead(BITS: int) -> int:
-    """Rows whose scales and zero points are loaded before the first of them is stored, where each row has its own."""
-    return 4 if BITS == 3 else min(rows_of_pack(BITS), 8)
 
 
 @triton.constexpr_function
@@ -93,6 +88,22 @@ def field(words, INDEX: tl.constexpr, BITS: tl.constexpr):
 
 
 @triton.jit
+def advance(words, BITS: tl.constexpr, COUNT: tl.constexpr):
+    """words: of `load_words`. -> the same without their lowest COUNT fields; what moves in above is undefined."""
+    if BITS == 3:
+        first = words[0].to(tl.uint32) >> (3 * COUNT)
+        second = words[1].to(tl.uint32) >> (3 * COUNT)
+        above = 32 - 3 * COUNT
+        return (
+            first.to(tl.int32) | (words[1] << above),
+            second.to(tl.int32) | (words[2] << above),
+            words[2] >> (3 * COUNT),
+        )
+    else:
+        return (words[0] >> (BITS * COUNT),)
+
+
+@triton.jit
 def packed_number(words, INDEX: tl.constexpr, BITS: tl.constexpr, PTX: tl.constexpr):
     """words: of `load_words`. -> float32 2**23 + field INDEX of each pack."""
     if BITS == 3:
@@ -130,26 +141,25 @@ def load_zeros(
     row,
     unit,
     exists,
+    added,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BITS: tl.constexpr,
-    V1: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """row: (ROWS, 1) pointers; unit: (1, COLUMNS / 8) int. -> (ROWS, COLUMNS) float32 2**23 + zero point.
 
-    V1: z - 1 is stored, modulo 2**BITS.
+    added: to the stored zero points modulo 2**BITS, 0 or 1 in each field of a word, or 0 or 1 where BITS is 3.
     """
     UNIT: tl.constexpr = columns_of_unit(BITS)
     fields = _zero_fields(row, unit, exists, BITS)
     if BITS == 3:
         shift = tl.arange(0, UNIT) * BITS
         zeros = tl.reshape(fields[:, :, None] >> shift[None, None, :], (ROWS, COLUMNS))
-        return number(((zeros + 1) if V1 else zeros) & 7)
+        return number((zeros + added) & 7)
     else:
-        if V1:  # 1 more in each field at once: no carry leaves one
-            HIGH: tl.constexpr = repeated(1 << (BITS - 1), BITS)
-            fields = ((fields & ~HIGH) + repeated(1, BITS)) ^ (fields & HIGH)
+        HIGH: tl.constexpr = repeated(1 << (BITS - 1), BITS)
+        fields = ((fields & ~HIGH) + added) ^ (fields & HIGH)  # no carry leaves a field
         if UNIT == 8:
             even = tl.join(_two(fields, 0, 4, BITS, PTX), _two(fields, 2, 6, BITS, PTX))
             odd = tl.join(_two(fields, 1, 5, BITS, PTX), _two(fields, 3, 7, BITS, PTX))
@@ -158,7 +168,10 @@ def load_zeros(
         return tl.reshape(tl.join(even, odd), (ROWS, COLUMNS))
 
 
-@triton.jit(do_not_specialize=["hidden"])
+@triton.jit(
+    do_not_specialize=["packs", "units", "groups", "group_size", "row_stride_units", "added", "hidden"],
+    do_not_specialize_on_alignment=["g_idx_ptr"],
+)
 def dequantize_gptq_kernel(
     qweight_ptr,
     qzeros_ptr,
@@ -170,14 +183,15 @@ def dequantize_gptq_kernel(
     groups,
     group_size,
     row_stride_units,
+    added,
     hidden,
     BITS: tl.constexpr,
-    V1: tl.constexpr,
     GROUPS: tl.constexpr,
     ALIGN: tl.constexpr,
     DOWN: tl.constexpr,
     WIDE: tl.constexpr,
     STEPS: tl.constexpr,
+    ROUND: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PTX: tl.constexpr,
@@ -185,12 +199,14 @@ def dequantize_gptq_kernel(
     """A column of BLOCK_P * STEPS packs.
 
     units: N / ALIGN, so that the compiler knows what N is a multiple of; row_stride_units likewise.
+    added: to the stored zero points, of `load_zeros`.
+    ROUND: rows of a pack that are decoded at a time, of 3 bits all or at most 8; where each has its own group, their
+    zero points and scales are loaded before the first of them is stored.
     hidden: 0, which the compiler must not know: it then takes words of zero points for unaligned and gives a thread
     one at a time, the one that its columns need; of 8 bits these are two.
     PTX: whether fields become floats by byte permutations of NVIDIA's, two instructions in place of three.
     """
     PACK: tl.constexpr = rows_of_pack(BITS)
-    AHEAD: tl.constexpr = rows_ahead(BITS)
     WORDS: tl.constexpr = words_of_pack(BITS)
     UNIT: tl.constexpr = columns_of_unit(BITS)
     columns = units * ALIGN
@@ -223,16 +239,20 @@ def dequantize_gptq_kernel(
             # a step below the last row of packs stores nothing, but must not read behind the last group either
             group = tl.minimum(first * PACK // group_size, groups - 1).to(tl.int64)
             row = zeros_start + group * zeros_columns + tl.zeros((1, 1), tl.int32)
-            zeros = load_zeros(row, unit, unit_exists, 1, BLOCK_N, BITS, V1, PTX)
+            zeros = load_zeros(row, unit, unit_exists, added, 1, BLOCK_N, BITS, PTX)
             scales = widen_scale(tl.load(scales_start + group * columns, mask=column_exists, other=0.0))
-            for i in tl.static_range(PACK):
-                result = (packed_number(words, i, BITS, PTX) - zeros) * scales  # (BLOCK_P, BLOCK_N)
-                tl.store(at + i * columns, narrow(result, out_ptr.dtype.element_ty), mask=exists)
+            for _ in range(0, PACK, ROUND):
+                for i in tl.static_range(ROUND):
+                    result = (packed_number(words, i, BITS, PTX) - zeros) * scales  # (BLOCK_P, BLOCK_N)
+                    tl.store(at + i * columns, narrow(result, out_ptr.dtype.element_ty), mask=exists)
+                if ROUND < PACK:
+                    words = advance(words, BITS, ROUND)
+                    at += ROUND * columns
         else:
-            for ahead in tl.static_range(0, PACK, AHEAD):
+            for ahead in range(0, PACK, ROUND):
                 zeros_ahead = ()
                 scales_ahead = ()
-                for i in tl.static_range(AHEAD):
+                for i in tl.static_range(ROUND):
                     k = (first + pack) * PACK + ahead + i  # (BLOCK_P,)
                     if GROUPS == _BY_INDEX:
                         group = tl.load(g_idx_ptr + k, mask=pack < packs - first, other=0)[:, None]
@@ -243,11 +263,14 @@ def dequantize_gptq_kernel(
                         group = group.to(tl.int64)
                     row = zeros_start + group * zeros_columns
                     live = known & unit_exists
-                    zeros_ahead += (load_zeros(row, unit, live, BLOCK_P, BLOCK_N, BITS, V1, PTX),)  # type: ignore[assignment]
+                    zeros_ahead += (load_zeros(row, unit, live, added, BLOCK_P, BLOCK_N, BITS, PTX),)  # type: ignore[assignment]
                     live = known & column_exists
                     loaded = tl.load(scales_start + group * columns, mask=live, other=float("nan"))
                     scales_ahead += (loaded,)  # type: ignore[assignment]
-                for i in tl.static_range(AHEAD):
-                    result = packed_number(words, ahead + i, BITS, PTX) - zeros_ahead[i]
+                for i in tl.static_range(ROUND):
+                    result = packed_number(words, i, BITS, PTX) - zeros_ahead[i]
                     result = result * widen_scale(scales_ahead[i])
-                    tl.store(at + (ahead + i) * columns, narrow(result, out_ptr.dtype.element_ty), mask=exists)
+                    tl.store(at + i * columns, narrow(result, out_ptr.dtype.element_ty), mask=exists)
+                if ROUND < PACK:
+                    words = advance(words, BITS, ROUND)
+                    at += ROUND * columns

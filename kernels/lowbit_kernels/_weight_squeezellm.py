@@ -69,17 +69,21 @@ def _look_up(table, codes, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ENTRIES: t
     return tl.reshape(tl.gather(table, tl.reshape(place, (ROWS * COLUMNS,)), 0), (ROWS, COLUMNS))
 
 
-@triton.jit(do_not_specialize=["hidden"])
+@triton.jit(
+    do_not_specialize=["packs", "lanes", "row_stride", "hidden"],
+    do_not_specialize_on_alignment=["qweight_ptr", "flags_ptr", "out_ptr"],
+)
 def dequantize_squeezellm_kernel(
     qweight_ptr,
     table_ptr,
     flags_ptr,
     out_ptr,
     packs,
+    lanes,
     row_stride,
     hidden,
     LANE_COUNT: tl.constexpr,
-    dtype: tl.constexpr,
+    ROW_STRIDE: tl.constexpr,
     BITS: tl.constexpr,
     LANES: tl.constexpr,
     FLAGGED: tl.constexpr,
@@ -94,20 +98,29 @@ def dequantize_squeezellm_kernel(
     In each step programs that run at a time decode rows beside each other, which memory writes faster than scattered
     ones; the steps of one program are therefore far apart.
 
-    qweight_ptr: of int64, two columns, where LANES is 2; row_stride in its elements. out_ptr: int32, where LANES is 2.
-    LANE_COUNT: a constant, which makes the addresses of all rows of a tile immediate offsets from one.
+    row_stride: in lanes. With LANES = 2 addresses are multiples of a lane, 8 bytes of qweight and 4 of out.
+    LANE_COUNT, ROW_STRIDE: lanes and row_stride as constants, which makes the addresses of all rows of a tile immediate
+    offsets from one; or 0.
     hidden: 0, which the compiler must not know: it then takes words for unaligned and gives neighbouring threads
     neighbouring lanes, one each.
     """
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    if LANES == 2:
+        qweight_ptr = qweight_ptr.to(tl.pointer_type(tl.int64), bitcast=True)
+        out_ptr = out_ptr.to(tl.pointer_type(tl.int32), bitcast=True)
+    if LANE_COUNT:
+        lanes = LANE_COUNT
+    if ROW_STRIDE:
+        row_stride = ROW_STRIDE
     PACK: tl.constexpr = rows_of_pack(BITS)
     WORDS: tl.constexpr = words_of_pack(BITS)
     ENTRIES: tl.constexpr = 1 << BITS
     ROWS: tl.constexpr = BLOCK_P * PACK
     down = tl.cdiv(packs, BLOCK_P * STEPS)
-    tile, lane_tile = tile_of(down, tl.cdiv(LANE_COUNT, BLOCK_C), DOWN)
+    tile, lane_tile = tile_of(down, tl.cdiv(lanes, BLOCK_C), DOWN)
     first_lane = lane_tile.to(tl.int64) * BLOCK_C
     lane = tl.arange(0, BLOCK_C)
-    lane_exists = lane < remaining(LANE_COUNT, first_lane, BLOCK_C)
+    lane_exists = lane < remaining(lanes, first_lane, BLOCK_C)
     tables = table_ptr + first_lane * (LANES * ENTRIES)
     table = _entries(tables, lane * LANES, lane_exists, BLOCK_C, BITS, dtype)
     if LANES == 2:
@@ -137,7 +150,7 @@ def dequantize_squeezellm_kernel(
             found = _look_up(table, _codes(words, BLOCK_P, BLOCK_C, BITS), ROWS, BLOCK_C, ENTRIES)
         if FLAGGED:
             found = tl.where(malformed, -1, found)  # every bit set is NaN in each format
-        at = out_ptr + first.to(tl.int64) * PACK * LANE_COUNT + first_lane + local_row * LANE_COUNT + lane_at
+        at = out_ptr + first.to(tl.int64) * PACK * lanes + first_lane + local_row * lanes + lane_at
         exists = (row < left * PACK)[:, None] & lane_exists[None, :]
         if LANES == 2:
             tl.store(at, found, mask=exists)
@@ -181,7 +194,7 @@ def _entry_at(qweight_ptr, table_ptr, row, column, row_stride, column_stride, ex
     return widen_scale(tl.load(table_ptr + column * (1 << BITS) + code, mask=exists, other=0.0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "columns", "count"])
 def check_sparse_kernel(
     crow_ptr, col_ptr, seen_ptr, flags_ptr, rows, columns, count, BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr
 ):
@@ -209,7 +222,7 @@ def check_sparse_kernel(
         tl.atomic_max(flags_ptr + 2 + tl.zeros_like(entry), 1, mask=live & inside & ((before & bit) != 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "count"])
 def check_full_rows_kernel(indices_ptr, owner_ptr, flags_ptr, rows, count, BLOCK: tl.constexpr):
     """Writes which full row each channel has into owner_ptr, all -1 before; sets flags 3 and 4."""
     position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -221,7 +234,7 @@ def check_full_rows_kernel(indices_ptr, owner_ptr, flags_ptr, rows, count, BLOCK
     tl.atomic_max(flags_ptr + 4 + tl.zeros_like(row), 1, mask=exists & inside & (before >= 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "columns", "count", "row_stride", "column_stride"])
 def add_full_rows_kernel(
     qweight_ptr,
     table_ptr,
@@ -250,7 +263,7 @@ def add_full_rows_kernel(
         tl.store(out_ptr + row * columns + column, narrow(value, out_ptr.dtype.element_ty), mask=exists)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns", "full_count", "row_stride", "column_stride"])
 def add_sparse_kernel(
     qweight_ptr,
     table_ptr,

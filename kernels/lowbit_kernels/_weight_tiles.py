@@ -1,8 +1,10 @@
 """How much of a weight one program decodes; every bit of a result is the same for any of it.
 
     TILES                               operation → `Tile`, to replace when tuning for another device
-    tile_for(name, rows, columns, depth) -> Tile           cut down to what there is
+    ROUNDS                              bits → rows of GPTQ decoded at a time, each of its own group
+    tile_for(name, rows, columns, depth) -> Tile           of few sizes
     group_rows(tile_rows, group, total) -> (rows, uniform) the rows of a tile, and whether they share a group
+    shift_or_size(size, least) -> (shift, SIZE)            of blocks, one of the two being 0
     warps_for(tile, elements) -> int                       fewer than the tile's where there is less to store
     alignment(*lengths) -> int                             the largest power of two, at most 8, that divides all
 
@@ -23,7 +25,7 @@ class Tile(NamedTuple):
 
     Args:
       rows, columns: decoded at once; powers of two.
-      steps: how many such blocks of rows a program decodes at most, the columns staying the same.
+      steps: how many such blocks of rows a program decodes, the columns staying the same.
       warps: of a program.
       down: whether neighbouring programs lie below each other, not beside each other.
     """
@@ -46,11 +48,17 @@ TILES: dict[str, Tile] = {
     "nf4_nested": Tile(rows=256, warps=1),
     "int8": Tile(rows=4, columns=1024),
     "squeezellm3": Tile(rows=1, columns=256),
-    "squeezellm4": Tile(rows=4, columns=128, steps=32, warps=2),
+    "squeezellm4": Tile(rows=4, columns=128, steps=2, warps=2),
 }
 
-_LEAST_PROGRAMS = 1 << 10
-"""With fewer programs a large GPU would be idle in part; those of several steps then take fewer."""
+ROUNDS = {2: 4, 3: 4, 4: 8, 8: 4}
+"""Rows that a thread of `gptq.py` decodes at a time where each has its own group, by bits of a code."""
+
+_NARROW = 1 << 8
+"""Up to so many columns a tile has so many: one cut to size is another kernel, whose compilation costs more."""
+
+_LOW = 8
+"""Rows that a tile has at least, if it is not made lower still."""
 
 _INTERPRETED_ELEMENTS = 1 << 17
 _INTERPRETED_COLUMNS = 1 << 9
@@ -66,7 +74,7 @@ FULL_ROWS = (1024, 16) if INTERPRETED else (128, 4)
 
 
 def tile_for(name: str, rows: int, columns: int, depth: int = 1) -> Tile:
-    """The tile of an operation on so many rows and columns, all above 0.
+    """The tile of an operation on so many rows and columns, all above 0; in the interpreter one for its costs.
 
     Args:
       depth: elements that one place of the tile decodes to.
@@ -74,16 +82,13 @@ def tile_for(name: str, rows: int, columns: int, depth: int = 1) -> Tile:
     tile = TILES[name]
     if INTERPRETED:
         wide = max(min(_power_of_two(columns), _INTERPRETED_COLUMNS), 8)
-        tile = Tile(max(_INTERPRETED_ELEMENTS // (_power_of_two(depth) * wide), 1), wide)
-    if tile.steps > 1:
-        blocks = -(-rows // tile.rows) * -(-columns // tile.columns)
-        most = 1 << (max(blocks // _LEAST_PROGRAMS, 1).bit_length() - 1)  # a constexpr: few values
-        tile = tile._replace(steps=min(tile.steps, most))
-    if rows >= tile.rows and columns >= tile.columns:
-        return tile
-    return tile._replace(
-        rows=min(tile.rows, _power_of_two(rows)), columns=min(tile.columns, max(_power_of_two(columns), 8))
-    )
+        most = max(_INTERPRETED_ELEMENTS // (_power_of_two(depth) * wide), 1)
+        return Tile(min(most, _power_of_two(rows)), wide)
+    if depth > 1 and rows < tile.rows:  # a tall one, as none above is, would be many instructions for nothing
+        tile = tile._replace(rows=min(tile.rows, max(_power_of_two(rows), _LOW)))
+    if columns <= _NARROW < tile.columns:
+        tile = tile._replace(columns=_NARROW)
+    return tile
 
 
 def _power_of_two(length: int) -> int:
@@ -108,6 +113,17 @@ def group_rows(rows: int, group: int, total: int) -> tuple[int, bool]:
     if common >= min(rows, _LEAST_UNIFORM):
         return common, True
     return rows, False
+
+
+def shift_or_size(size: int, least: int) -> tuple[int, int]:
+    """A block's size as a shift and 0, so that one kernel does for all such sizes, or as 0 and itself, a constexpr.
+
+    Args:
+      least: size that a kernel shifts by.
+    """
+    if least <= size <= 1 << 31 and size & (size - 1) == 0:  # an int32 cannot be shifted by more
+        return size.bit_length() - 1, 0
+    return 0, size
 
 
 def warps_for(tile: Tile, elements: int) -> int:

@@ -40,7 +40,10 @@ def _unpack(words, COLUMNS: tl.constexpr):
     return tl.reshape((words[:, :, None] >> shift[None, None, :]) & 15, (words.shape[0], COLUMNS))
 
 
-@triton.jit(do_not_specialize=["hidden"])
+@triton.jit(
+    do_not_specialize=["rows", "words", "group_size", "row_stride", "hidden"],
+    do_not_specialize_on_alignment=["qweight_ptr", "qzeros_ptr"],
+)
 def dequantize_awq_kernel(
     qweight_ptr,
     qzeros_ptr,

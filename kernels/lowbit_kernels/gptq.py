@@ -32,6 +32,9 @@ from lowbit_kernels import _weight_arguments as checks
 from lowbit_kernels import _weight_gptq as kernels
 
 BITS = (2, 3, 4, 8)
+_ONES = {2: 0x55555555, 3: 1, 4: 0x11111111, 8: 0x01010101}
+"""1 in each field of a word, or 1 where fields cross words."""
+
 ZEROS = {"v1": 1, "v2": 0}
 
 
@@ -120,9 +123,11 @@ def rows_of_words(words: int, bits: int) -> int:
 
 def _require_groups(g_idx: torch.Tensor, groups: int) -> None:
     """Checks the values of g_idx."""
-    wrong = (g_idx < 0) | (g_idx >= groups)
-    if wrong.any().item():
-        row = int(wrong.nonzero()[0].item())
+    if g_idx.numel() == 0:
+        return
+    least, greatest = torch.stack(torch.aminmax(g_idx)).tolist()
+    if least < 0 or greatest >= groups:
+        row = int(((g_idx < 0) | (g_idx >= groups)).nonzero()[0].item())
         raise ArgumentError(f"g_idx: got {g_idx[row].item()} at row {row}, want 0..{groups - 1}: {groups} groups")
 
 
@@ -167,14 +172,15 @@ def _write(
         groups,
         group,
         row_stride_units,
+        _ONES[bits] if stored_minus_one else 0,
         0,
         BITS=bits,
-        V1=stored_minus_one,
         GROUPS=grouping,
         ALIGN=align,
         DOWN=tile.down,
         WIDE=span > _launch.INT32_MAX,
         STEPS=tile.steps,
+        ROUND=pack if grouping == kernels.BY_TILE else _weight_tiles.ROUNDS[bits],
         BLOCK_P=block_packs,
         BLOCK_N=tile.columns,
         PTX=_launch.takes_ptx(out),

@@ -26,7 +26,7 @@ from lowbit_kernels._codec import remaining
 from lowbit_kernels._weight_codec import narrow, tile_of
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "units", "row_stride_units"], do_not_specialize_on_alignment=["scale_ptr"])
 def dequantize_int8_kernel(
     weight_ptr,
     scale_ptr,

@@ -32,7 +32,7 @@ from lowbit.weights import FP4_CODEBOOK, NF4_CODEBOOK
 from lowbit_kernels import _arguments, _launch
 from lowbit_kernels import _weight_arguments as checks
 from lowbit_kernels._weight_codec import narrow
-from lowbit_kernels._weight_tiles import tile_for
+from lowbit_kernels._weight_tiles import shift_or_size, tile_for
 
 NF4, FP4 = 0, 1
 _CODEBOOKS = (NF4_CODEBOOK, FP4_CODEBOOK)
@@ -59,14 +59,23 @@ def _decode(codes, CODEBOOK: tl.constexpr):
 
 
 @triton.jit
+def owner(place, shift, SIZE: tl.constexpr):
+    """place: any shape, int, 0 or more. -> the block of it, of 2**shift places where SIZE is 0, else of SIZE."""
+    if SIZE == 0:
+        return place >> shift
+    else:
+        return place // SIZE
+
+
+@triton.jit
 def _load_absmax(
-    absmax_ptr, code2_ptr, absmax2_ptr, offset_ptr, block, exists, NESTED: tl.constexpr, BLOCK2: tl.constexpr
+    absmax_ptr, code2_ptr, absmax2_ptr, offset_ptr, block, shift2, exists, NESTED: tl.constexpr, BLOCK2: tl.constexpr
 ):
     """block: any shape, int. -> float32 of that shape."""
     if NESTED:
         code = tl.load(absmax_ptr + block, mask=exists, other=0).to(tl.int32)
         value = tl.load(code2_ptr + code, mask=exists, other=0.0)
-        product = value * tl.load(absmax2_ptr + block // BLOCK2, mask=exists, other=0.0)
+        product = value * tl.load(absmax2_ptr + owner(block, shift2, BLOCK2), mask=exists, other=0.0)
         return product + tl.load(offset_ptr)
     else:
         return tl.load(absmax_ptr + block, mask=exists, other=0.0)
@@ -82,6 +91,8 @@ def _decode_tail(
     out_ptr,
     start,
     rest,
+    shift,
+    shift2,
     CODEBOOK: tl.constexpr,
     NESTED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -92,16 +103,18 @@ def _decode_tail(
         lane = tl.arange(0, 8)
         exists = lane < rest
         byte = tl.load(packed_ptr + start // 2 + (lane >> 1), mask=exists, other=0).to(tl.int32)
-        block = (start + lane) // BLOCK
-        absmax = _load_absmax(absmax_ptr, code2_ptr, absmax2_ptr, offset_ptr, block, exists, NESTED, BLOCK2)
+        block = owner(start + lane, shift, BLOCK)
+        absmax = _load_absmax(absmax_ptr, code2_ptr, absmax2_ptr, offset_ptr, block, shift2, exists, NESTED, BLOCK2)
         codes = (byte >> ((lane & 1) ^ 1) * 4) & 15
         result = narrow(_decode(codes, CODEBOOK) * absmax, out_ptr.dtype.element_ty)
         tl.store(out_ptr + start + lane, result, mask=exists)
 
 
-@triton.jit(do_not_specialize=["hidden"])
+@triton.jit(
+    do_not_specialize=["units", "rest", "shift", "shift2", "hidden"],
+    do_not_specialize_on_alignment=["packed_ptr", "absmax_ptr", "code2_ptr", "absmax2_ptr", "offset_ptr"],
+)
 def dequantize_4bit_kernel(
-    words_ptr,
     packed_ptr,
     absmax_ptr,
     code2_ptr,
@@ -110,6 +123,8 @@ def dequantize_4bit_kernel(
     out_ptr,
     units,
     rest,
+    shift,
+    shift2,
     hidden,
     CODEBOOK: tl.constexpr,
     NESTED: tl.constexpr,
@@ -119,12 +134,15 @@ def dequantize_4bit_kernel(
     WIDE: tl.constexpr,
     BLOCK_U: tl.constexpr,
 ):
-    """BLOCK_U units of 8 elements, a word each; with TAIL the last program also decodes the `rest` < 8 elements.
+    """BLOCK_U units of 8 elements, each a word; with TAIL the last program also decodes the `rest` < 8 elements.
 
+    shift, BLOCK: what `owner` takes for the elements that share an absmax; shift2, BLOCK2: for the blocks that share an
+    absmax2.
     hidden: 0, which the compiler must not know: it then takes words for unaligned and gives a thread one at a time,
     whose eight elements are what one store takes.
     """
     UNIT: tl.constexpr = 8
+    words_ptr = packed_ptr.to(tl.pointer_type(tl.int32), bitcast=True)
     program = tl.program_id(0)
     first = program.to(tl.int64) * BLOCK_U
     unit = tl.arange(0, BLOCK_U)
@@ -134,12 +152,12 @@ def dequantize_4bit_kernel(
     exists = exists[:, None]
     place = (first if WIDE else first.to(tl.int32)) + unit[:, None]
     if BLOCK % UNIT == 0:
-        block = place // (BLOCK // UNIT)  # (BLOCK_U, 1)
+        block = owner(place, shift - 3, BLOCK // UNIT)  # (BLOCK_U, 1)
         owned = exists
     else:
-        block = (place.to(tl.int64) * UNIT + element) // BLOCK  # (BLOCK_U, 8)
+        block = owner(place.to(tl.int64) * UNIT + element, shift, BLOCK)  # (BLOCK_U, 8)
         owned = tl.broadcast_to(exists, (BLOCK_U, UNIT))
-    absmax = _load_absmax(absmax_ptr, code2_ptr, absmax2_ptr, offset_ptr, block, owned, NESTED, BLOCK2)
+    absmax = _load_absmax(absmax_ptr, code2_ptr, absmax2_ptr, offset_ptr, block, shift2, owned, NESTED, BLOCK2)
     codes = (words[:, None] >> ((element ^ 1) * 4)) & 15
     values = tl.reshape(_decode(tl.reshape(codes, (BLOCK_U * UNIT,)), CODEBOOK), (BLOCK_U, UNIT))
     at = out_ptr + first * UNIT + unit[:, None] * UNIT + element
@@ -154,8 +172,10 @@ def dequantize_4bit_kernel(
             absmax2_ptr,
             offset_ptr,
             out_ptr,
-            tl.full([], UNIT, tl.int64) * units,  # one unit is a constant to the compiler, not a tensor
+            units.to(tl.int64) * UNIT,
             rest,
+            shift,
+            shift2,
             CODEBOOK,
             NESTED,
             BLOCK,
@@ -311,18 +331,16 @@ def _write(
     if n == 0:
         return
     units, rest = divmod(n, 8)
-    packed = packed.reshape(-1)
-    if not packed.is_contiguous() or packed.data_ptr() % 4 or packed.storage_offset() % 4:
+    if not packed.is_contiguous() or packed.data_ptr() % 4:
         packed = packed.clone(memory_format=torch.contiguous_format)
-    words = (packed[: units * 4] if rest else packed).view(torch.int32)
     nested = code2 is not None
     code2, absmax2, offset = (absmax if part is None else part.contiguous() for part in (code2, absmax2, offset))
+    (shift, block), (shift2, block2) = shift_or_size(block_size, 8), shift_or_size(block_size2, 1)
     tile = tile_for("nf4_nested" if nested else "nf4", max(units, 1), 8, 1)
     _launch.launch(
         dequantize_4bit_kernel,
         (max(-(-units // tile.rows), 1),),
         out,
-        words,
         packed,
         absmax.contiguous(),
         code2,
@@ -331,11 +349,13 @@ def _write(
         out,
         units,
         rest,
+        shift,
+        shift2,
         0,
         CODEBOOK=codebook,
         NESTED=nested,
-        BLOCK=block_size,
-        BLOCK2=block_size2,
+        BLOCK=block,
+        BLOCK2=block2,
         TAIL=rest > 0,
         WIDE=units > _launch.INT32_MAX,
         BLOCK_U=tile.rows,

@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton.language as tl
 
 from lowbit_kernels import _arguments, _launch, _weight_tiles
 from lowbit_kernels import _weight_arguments as checks
@@ -31,7 +30,8 @@ from lowbit_kernels.gptq import rows_of_words
 
 BITS = (3, 4)
 TABLES = (torch.float32, torch.float16)
-_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+_CONSTANT_FROM = 1 << 20
+"""Values from which on a number of columns gets a kernel of its own; decoding fewer takes about as long as a launch."""
 
 
 def dequantize_squeezellm(
@@ -168,27 +168,27 @@ def _write_entries(
     pack = 32 if bits == 3 else 8
     packs = rows // pack
     qweight, row_stride = checks.rows_stride(qweight, 1)
-    lanes, source, target = 1, qweight, out
-    aligned = columns % 2 == row_stride % 2 == qweight.storage_offset() % 2 == out.storage_offset() % 2 == 0
-    if aligned and out.dtype.itemsize == 2 and qweight.data_ptr() % 8 == out.data_ptr() % 4 == 0:
-        lanes, source, target = 2, qweight.view(torch.int64), out.view(torch.int32)
+    lanes = 1
+    if out.dtype.itemsize == 2 and columns % 2 == row_stride % 2 == qweight.data_ptr() % 8 == out.data_ptr() % 4 == 0:
+        lanes = 2
     tile = _weight_tiles.tile_for(f"squeezellm{bits}", packs, columns, pack)
     block_lanes = max(tile.columns // lanes, 4)
-    count = columns // lanes
+    count, constant = columns // lanes, out.numel() >= _CONSTANT_FROM
     down, across = -(-packs // (tile.rows * tile.steps)), -(-count // block_lanes)
     _launch.launch(
         kernels.dequantize_squeezellm_kernel,
         (down * across,),
         out,
-        source,
+        qweight,
         lookup_table,
         lookup_table if flags is None else flags,
-        target,
+        out,
         packs,
+        count,
         row_stride // lanes,
         0,
-        LANE_COUNT=count,
-        dtype=_DTYPES[out.dtype],
+        LANE_COUNT=count if constant else 0,
+        ROW_STRIDE=row_stride // lanes if constant else 0,
         BITS=bits,
         LANES=lanes,
         FLAGGED=flags is not None,
