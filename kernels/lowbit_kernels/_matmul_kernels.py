@@ -59,7 +59,7 @@ def _tile(m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.conste
     return (first + inside % height).to(tl.int64) * BLOCK_M, (inside // height).to(tl.int64) * BLOCK_N
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m", "blocks", "tiles", "steps"])
 def matmul_kernel(
     a_ptr,
     a_scales_ptr,

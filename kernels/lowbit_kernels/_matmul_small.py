@@ -243,7 +243,7 @@ def _row_of(low, high, eight):
     return (low >> 2).to(tl.int64) * 128 + (high * 32 + (low & 3) * 8 + eight)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m", "blocks", "tiles", "steps"])
 def small_kernel(
     a_ptr,
     a_scales_ptr,
