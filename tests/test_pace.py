@@ -6,10 +6,11 @@ import ast
 import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from suite_runs import ROOT
+from suite_runs import ROOT, run_pytest
 
 from lowbit import schemes, weights
 from lowbit.suite import pace
@@ -39,6 +40,48 @@ def test_every_check_that_is_timed_is_there() -> None:
     }
     assert {*pace.SECONDS, *pace.GPU_SECONDS} <= found
     assert not pace.SECONDS.keys() & pace.GPU_SECONDS.keys()
+
+
+class Unhashable:
+    """A foreign test's parameter with the names that a scheme has."""
+
+    def __init__(self) -> None:
+        self.family = ["mxfp4"]
+        self.element = self.block = self.bits = {}
+
+
+@pytest.mark.parametrize("subject", [("a",), (), ("a", "b"), (None, Unhashable()), ["a", "b"], "ab", None, 7], ids=repr)
+def test_tests_of_others_are_short_ones(subject: Any) -> None:
+    """Whatever they are parametrised with, under any name."""
+    foreign, own = Node("test_shapes"), Node("test_shapes", schemes.get("mxfp4_floor"))
+    foreign.callspec.params["subject"] = subject
+    other = Node("test_something_else")
+    other.callspec.params["subject"] = subject
+    assert arranged([other, foreign, own]) == [foreign, own, other]
+
+
+def test_a_run_with_tests_of_others(tmp_path: Path) -> None:
+    """All run: a worker that failed while it arranges would end the run."""
+    source = """
+import pytest
+
+class Odd:
+    family = element = block = bits = []
+
+@pytest.fixture
+def judge():
+    return "nobody's"
+
+@pytest.mark.parametrize("subject", [("a",), (), (1, Odd()), (Odd(), "b"), "c"])
+def test_shapes(subject, judge):
+    pass
+"""
+    (tmp_path / "test_foreign.py").write_text(source)
+    words = [f"{SUITE}/test_packing.py::test_every_pair_of_codes", f"{tmp_path}/test_foreign.py", "-n", "1"]
+    words += ["--scheme", "mxfp4_floor", "--level", "quick", "--device", "cpu", "-p", "no:cacheprovider", "--no-html"]
+    done = run_pytest(*words, "--report-dir", str(tmp_path / "runs"), output=tmp_path / "printed")
+    assert done.code == 0, done.output
+    assert "6 passed" in done.output
 
 
 def test_the_longest_come_first_and_none_is_lost() -> None:

@@ -174,22 +174,25 @@ def test_the_distance_of_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
         assert judge.comparisons[-1].kinds.keys() == {"value"}
 
 
-@pytest.mark.parametrize(("where", "tensor"), [(0, "guard"), (1, "values, binary16"), (2, "values")])
+@pytest.mark.parametrize(
+    ("where", "tensor"), [(0, "guard"), (1, "values, binary16"), (2, "values"), (3, "values, binary16")]
+)
 def test_guard_bands(where: int, tensor: str) -> None:
-    """A byte beyond the buffer, a wrong byte inside, another buffer in its place."""
+    """A byte beyond the buffer, a wrong byte inside, another buffer in its place; a wrong byte if it is misaligned."""
 
     def dequantize(tensors: Any, scheme: Any, dtype: Any, *, out: torch.Tensor) -> torch.Tensor:
         out.copy_(right(tensors, scheme, dtype))
         if where == 0:
             torch.as_strided(out, (1,), (1,), out.storage_offset() + out.numel()).fill_(7)
-        if where == 1:
+        if where == 1 or (where == 3 and out.data_ptr() % 16):
             out.view(-1)[0] = 7
         return out.clone() if where == 2 else out
 
     judge = judge_of("awq_g32", dequantize)
     test_weights_shapes.test_nothing_is_written_outside(judge)
     wrong = [comparison.tensor for comparison in judge.comparisons if not comparison.ok]
-    assert wrong == [f"fill 0xff: {tensor}", f"fill 0xa5: {tensor}"]
+    shifted = [f"fill 0xa5, buffer {shift} bytes on: {tensor}" for shift in (2, 4)]
+    assert wrong == [*([] if where == 3 else [f"fill 0xff: {tensor}", f"fill 0xa5: {tensor}"]), *shifted]
     with pytest.raises(Unsupported, match="takes no out="):
         test_weights_shapes.test_nothing_is_written_outside(judge_of("awq_g32", right))
 

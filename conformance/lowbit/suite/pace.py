@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lowbit import report
+from lowbit.schemes import Scheme
 from lowbit.weights import WeightScheme
 
 SECONDS = {
@@ -101,9 +102,13 @@ def _name(item: pytest.Item) -> str:
     return getattr(item, "originalname", None) or item.name
 
 
-def _scheme(item: pytest.Item) -> Any:
+def _scheme(item: pytest.Item) -> Scheme | WeightScheme | None:
+    """Of a node of the suite; a run may hold tests of others, which mean anything by a subject."""
     subject = getattr(getattr(item, "callspec", None), "params", {}).get("subject")
-    return subject[1] if isinstance(subject, tuple) else None
+    for part in subject[1:2] if isinstance(subject, tuple) else ():
+        if isinstance(part, (Scheme, WeightScheme)):
+            return part
+    return None
 
 
 class Pace:

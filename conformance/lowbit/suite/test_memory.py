@@ -73,7 +73,10 @@ def test_every_value_is_written(judge: BlockJudge) -> None:
 
 @check("guard bands", level=quick_for_representatives)
 def test_nothing_is_written_outside(judge: BlockJudge) -> None:
-    """With `out=`, the bytes before and after each buffer keep their fill, under two fills."""
+    """With `out=`, the bytes before and after each buffer keep their fill, under two fills, wherever the buffers begin.
+
+    Where bits are drawn from a seed too: a kernel may write these in another layout than it writes given ones.
+    """
     if not judge.implementation.out:
         raise Unsupported(f"{judge.implementation.name} declares no out=")
     x = blocks(judge)
@@ -85,13 +88,49 @@ def test_nothing_is_written_outside(judge: BlockJudge) -> None:
     for (name, swizzle), fill in itertools.product(layouts, (0xFF, 0xA5)):
         with judge.part(f"{name}, fill {fill:#04x}"):
             judge_guards(judge, x, expected, fill, swizzle=swizzle, options=options)
-    judge.assurance = f"property({2 * len(layouts)}, {judge.settings.seed}), {GUARD} bytes on either side"
+    seeds: list[Options] = [{}, {"seed": judge.settings.seed}] if judge.scheme.stochastic else [{}]
+    count = 2 * len(layouts)
+    for dtype, seed in itertools.product((torch.bfloat16,) if judge.settings.interpreted else DTYPES, seeds):
+        inputs = aligned_differently(x.to(dtype))
+        given = seed or options
+        expected = judge.expected(x.to(dtype), **given)
+        for (name, swizzle), (place, view), shift in itertools.product(layouts, inputs.items(), SHIFTS):
+            what = f"{DTYPES[dtype].name}, {name}, {place}, buffers {shift} bytes on{', seed' if seed else ''}"
+            count += 1
+            with judge.part(what), judge.may_refuse(what):
+                judge_guards(judge, view, expected, 0xA5, swizzle=swizzle, options=given, shift=shift)
+    judge.assurance = f"property({count}, {judge.settings.seed}), {GUARD} bytes on either side"
+
+
+SHIFTS = (1, 2, 4)
+"""Bytes by which buffers begin after a multiple of 16."""
+
+
+def aligned_differently(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """(rows, K) as it is, and where pairs of elements are aligned words, and no more of them are; by name."""
+    rows, width = x.shape
+    found = {"x as it comes": x}
+    for name, stride in (("x at offset 2", width), ("x at offset 2, rows two elements apart", width + 2)):
+        room = torch.full((rows * stride + 2,), float("nan"), dtype=x.dtype, device=x.device)
+        found[name] = room[2:].view(rows, stride)[:, :width].copy_(x)
+    return found
 
 
 def judge_guards(
-    judge: BlockJudge, x: torch.Tensor, expected: Encoded, fill: int, *, swizzle: bool, options: Options
+    judge: BlockJudge,
+    x: torch.Tensor,
+    expected: Encoded,
+    fill: int,
+    *,
+    swizzle: bool,
+    options: Options,
+    shift: int = 0,
 ) -> None:
-    """Judges one call with `out=` between guard bands; a padding byte that keeps the fill is a fault as well."""
+    """Judges one call with `out=` between guard bands; a padding byte that keeps the fill is a fault as well.
+
+    Args:
+      shift: bytes by which both buffers are misaligned.
+    """
     want = packing.pack(expected, judge.scheme, swizzle=swizzle)
     arenas: list[torch.Tensor] = []
     views: list[torch.Tensor | None] = []
@@ -101,14 +140,15 @@ def judge_guards(
             continue
         arena = torch.full((2 * GUARD + part.numel(),), fill, dtype=torch.uint8, device=x.device)
         arenas.append(arena)
-        views.append(arena[GUARD : GUARD + part.numel()].view(part.shape))
+        begin = GUARD + shift
+        views.append(arena[begin : begin + part.numel()].view(part.shape))
     scale = None
     if want.tensor_scale is not None:
         scale = torch.full((1,), float("nan"), dtype=torch.float32, device=x.device)
     out = Quantized(views[0], views[1], scale)
     result = judge.quantize(x, expected=expected, out=out, swizzle=swizzle or None, **options)
     for name, arena in zip(("packed", "scales"), arenas, strict=False):
-        outside = torch.cat([arena[:GUARD], arena[-GUARD:]])
+        outside = torch.cat([arena[: GUARD + shift], arena[arena.numel() - GUARD + shift :]])
         judge.same_bytes(outside, torch.full_like(outside, fill), tensor=f"guard of {name}", kind="guard")
     for name, view, got in zip(("packed", "scales"), views, result[:2], strict=True):
         if view is not None and got is not None and as_bytes(got).data_ptr() != view.data_ptr():

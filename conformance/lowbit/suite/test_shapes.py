@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 
@@ -14,7 +15,7 @@ from lowbit.rules import PartialBlock, ScaleLayout
 from lowbit.schemes import Quantized
 from lowbit.suite.block_judge import BlockJudge
 from lowbit.suite.checks import check, full_for_representatives, quick_for_representatives, representative
-from lowbit.suite.judge import DTYPES
+from lowbit.suite.judge import DTYPES, Options
 
 
 @check("shapes", level=quick_for_representatives)
@@ -74,7 +75,14 @@ def views(values: torch.Tensor, block: int) -> Iterator[tuple[str, torch.Tensor]
     flat = torch.empty(values.numel() + 7, dtype=values.dtype, device=values.device)
     flat[7:] = values.reshape(-1)
     yield "storage offset 7", flat[7:].view(rows, width)
-    overlapping = flat[7:].as_strided((rows, width), (max(block // 2, 1), 1))
+    odd = flat[7:]
+    flat = torch.empty(values.numel() + 2, dtype=values.dtype, device=values.device)
+    flat[2:] = values.reshape(-1)
+    yield "storage offset 2", flat[2:].view(rows, width)
+    near = torch.full((rows, width + 2), gap, dtype=values.dtype, device=values.device)
+    near[:, :width] = values
+    yield "rows two elements apart", near[:, :width]
+    overlapping = odd.as_strided((rows, width), (max(block // 2, 1), 1))
     yield "overlapping rows", overlapping
     cube = values[:24].reshape(4, 6, width)
     yield "leading dimensions exchanged", cube.transpose(0, 1).contiguous().transpose(0, 1)
@@ -85,18 +93,20 @@ def views(values: torch.Tensor, block: int) -> Iterator[tuple[str, torch.Tensor]
     yield "middle dimension expanded", cube[:, :1].expand(4, 6, width)
 
 
-VIEWS = 13
+VIEWS = 15
 """How many there are."""
 
 
 @check("strides", level=quick_for_representatives)
 def test_strides(judge: BlockJudge) -> None:
-    """A view is read by its strides, or refused with an error; never misread."""
-    for dtype in dtypes(judge):
+    """A view is read by its strides, or refused with an error; never misread. Whether bits are given or drawn, too."""
+    seeds: list[Options] = [{}, {"seed": judge.settings.seed}] if judge.scheme.stochastic else [{}]
+    for seed, dtype in itertools.product(seeds, dtypes(judge)):
         values = judge.tensor(cases.random_blocks(37, 3 * judge.scheme.block, judge.settings.seed, binades=6)).to(dtype)
         for name, view in views(values, judge.scheme.block):
-            with judge.part(f"{DTYPES[dtype].name}, {name}"), judge.may_refuse(name):
-                judge.quantize(view)
+            what = f"{DTYPES[dtype].name}, {name}{', seed' if seed else ''}"
+            with judge.part(what), judge.may_refuse(what):
+                judge.quantize(view, **seed)
     judge.assurance = f"property({VIEWS}, {judge.settings.seed}), views"
 
 

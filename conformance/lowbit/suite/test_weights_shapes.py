@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,9 @@ def views(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
     inside = room(n + 5 for n in sizes)[tuple(slice(3, 3 + n) for n in sizes)]
     spread = room(2 * n + 1 for n in sizes)[tuple(slice(1, 2 * n + 1, 2) for n in sizes)]
-    offset = room(iter((tensor.numel() + 7,)))[7:].view(sizes)
-    found = {"inside a larger one": inside, "every second of each dimension": spread, "storage offset 7": offset}
+    found = {"inside a larger one": inside, "every second of each dimension": spread}
+    for shift in (2, 7):
+        found[f"storage offset {shift}"] = room(iter((tensor.numel() + shift,)))[shift:].view(sizes)
     if tensor.dim() == 2:
         found["columns outermost in memory"] = torch.empty_like(tensor.t().contiguous()).t()
     for view in found.values():
@@ -62,7 +64,10 @@ def views(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     return found
 
 
-VIEWS = ("inside a larger one", "every second of each dimension", "storage offset 7", "columns outermost in memory")
+VIEWS = (
+    *("inside a larger one", "every second of each dimension", "storage offset 2", "storage offset 7"),
+    "columns outermost in memory",
+)
 
 
 @check("weights strides", level=quick_for_memory, judge=WeightJudge)
@@ -139,7 +144,10 @@ def test_every_value_is_written(judge: WeightJudge) -> None:
 
 @check("weights guard bands", level=quick_for_memory, judge=WeightJudge)
 def test_nothing_is_written_outside(judge: WeightJudge) -> None:
-    """With `out=`, the bytes before and after the buffer keep their fill, under two fills; the result is the buffer."""
+    """With `out=`, the bytes before and after the buffer keep their fill, under two fills; the result is the buffer.
+
+    Wherever it begins: at a multiple of 16 bytes, and one and two elements on.
+    """
     function = judge.implementation.dequantize_weight
     if function is None or "out" not in inspect.signature(function).parameters:
         raise Unsupported(f"dequantize_weight of {judge.implementation.name} takes no out=")
@@ -147,16 +155,18 @@ def test_nothing_is_written_outside(judge: WeightJudge) -> None:
     tensors = judge.stored(weight_cases.random(judge.scheme, shape, judge.settings.seed))
     expected = judge.expected(tensors, torch.float16)
     size = expected.numel() * expected.element_size()
-    for fill in (0xFF, 0xA5):
+    for fill, shift in ((0xFF, 0), (0xA5, 0), (0xA5, 2), (0xA5, 4)):
         arena = torch.full((2 * GUARD + size,), fill, dtype=torch.uint8, device=judge.settings.device)
-        buffer = arena[GUARD : GUARD + size].view(expected.dtype).view(shape)
-        with judge.part(f"fill {fill:#04x}"):
+        begin = GUARD + shift
+        buffer = arena[begin : begin + size].view(expected.dtype).view(shape)
+        what = f"fill {fill:#04x}{f', buffer {shift} bytes on' if shift else ''}"
+        with judge.part(what), judge.may_refuse(what) if shift else nullcontext():
             actual = judge.dequantize(tensors, expected=expected, out=buffer)
-            outside = torch.cat([arena[:GUARD], arena[GUARD + size :]])
+            outside = torch.cat([arena[:begin], arena[begin + size :]])
             judge.same_bytes(outside, torch.full_like(outside, fill), tensor="guard", kind="guard")
             if actual is not None and actual.data_ptr() != buffer.data_ptr():
                 judge.fault("guard", "values", "the weight was not written to the buffer given as out")
-    judge.assurance = f"property(2, {judge.settings.seed}), {GUARD} bytes on either side"
+    judge.assurance = f"property(4, {judge.settings.seed}), {GUARD} bytes on either side"
 
 
 @check("weights determinism", level=quick_for_memory, judge=WeightJudge)
