@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import triton
-from compile_matrix import FORBIDDEN, TARGETS, launches
+from compile_matrix import FORBIDDEN, TARGETS, constants_for, launches
 from triton.compiler import ASTSource
 
 from lowbit_kernels import _e2m1_hardware, _launch, quantize_mxfp4, quantize_nvfp4
@@ -49,6 +49,9 @@ def compiled(call: Callable[[], Any], name: str) -> dict[str, Any]:
     """The one kernel of a call: what is found in it."""
     ((kernel, (types, constants, attributes, options)),) = launches([call])
     target = TARGETS[name]
+    constants = constants_for(target, kernel, constants)
+    tile = {kernel.arg_names[index]: value for (index,), value in constants.items()}
+    elements = tile["BLOCK_ROWS"] * tile["BLOCK_GROUPS"] * (32 if "mxfp4" in kernel.__module__ else 16)
     source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attributes)
     try:
         binary = triton.compile(source, target=target, options={**_launch.COMPILE_OPTIONS, **options})
@@ -58,6 +61,7 @@ def compiled(call: Callable[[], Any], name: str) -> dict[str, Any]:
         return {"instruction": binary.asm["amdgcn"].count("e2m1")}
     text = binary.asm["ptx"]
     return {
+        "pairs": elements // (options.get("num_warps", 4) * 32) // 2,
         "instruction": len(PTX_INSTRUCTION.findall(text)),
         "forbidden": [word for word in FORBIDDEN if word in text],
         **disassembled(binary.asm["cubin"]),

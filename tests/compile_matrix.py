@@ -64,7 +64,8 @@ def signature(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tu
             constants[(index,)] = value
         elif isinstance(value, torch.Tensor):
             types[parameter.name] = "*" + TYPES[value.dtype]
-            attributes[(index,)] = [["tt.divisibility", 16]]
+            if not parameter.do_not_specialize_on_alignment:
+                attributes[(index,)] = [["tt.divisibility", 16]]
         elif isinstance(value, float):
             types[parameter.name] = "fp32"
         else:
@@ -116,10 +117,13 @@ def calls() -> list[Callable[[], Any]]:
     return [
         lambda: kernels.quantize_mxfp4(bfloat16),
         lambda: kernels.quantize_mxfp4(float32[:, :992], rounding="stochastic", seed=3, swizzle=True),
+        lambda: kernels.quantize_mxfp4(bfloat16, rounding="stochastic", seed=3),
         lambda: kernels.quantize_mxfp4(float16.t(), scale_rule="even", rounding="toward_negative"),
         lambda: kernels.dequantize_mxfp4(packed, scales[:, :32], dtype=torch.bfloat16),
         lambda: kernels.dequantize_mxfp4(packed, scales[:, :32], dtype=torch.float16),
         lambda: kernels.quantize_mx4(bfloat16),
+        lambda: kernels.quantize_mx4(bfloat16, stochastic_casting=True, seed=3),
+        lambda: kernels.quantize_mx4(bfloat16, group_size=16),
         lambda: kernels.quantize_mx4(float32[:, :1001], element="e3m0", stochastic_casting=True, seed=3),
         lambda: kernels.quantize_mx4(float32, group_size=8, scale_rounding="stochastic", seed=3),
         lambda: kernels.dequantize_mx4(stream, dtype=torch.bfloat16),
@@ -127,6 +131,7 @@ def calls() -> list[Callable[[], Any]]:
         lambda: kernels.quantize_nvfp4(bfloat16),
         lambda: kernels.quantize_nvfp4(float32[:, :992], scheme="nvfp4_two_level", swizzle=True),
         lambda: kernels.quantize_nvfp4(float16, scheme="nvfp4_one_level", rounding="stochastic", seed=3),
+        lambda: kernels.quantize_nvfp4(bfloat16, tensor_scale=2.0, rounding="stochastic", seed=3),
         lambda: kernels.dequantize_nvfp4(packed, scales, g, dtype=torch.bfloat16),
         lambda: kernels.dequantize_nvfp4(packed, scales, dtype=torch.float32),
         lambda: kernels.swizzle_scales(scales),

@@ -23,7 +23,7 @@ from lowbit_kernels import _launch, _nvfp4_launch, dequantize_nvfp4, quantize_nv
 THOROUGH = ("sm_90", "gfx942")
 """Targets for which every variant is compiled; the others get the first ones."""
 
-EVERYWHERE = 11
+EVERYWHERE = 15
 """How many those are."""
 
 PATTERNS = {
@@ -32,6 +32,8 @@ PATTERNS = {
     "division": r"div\.rn\.f32|v_div_fixup_f32",
     "double": r"\.f64|_f64",
     "permutation": r"\bprmt\.b32",
+    "upward": r"mul\.rp\.f32",
+    "loads of 16 bytes": r"ld\.global[\w.:]*\.(?:v4\.b32|v2\.b64)|(?:global|buffer)_load_dwordx4",
     "stores of 16 bytes": r"st\.global\.v4\.b32",
     "narrower stores": r"st\.global\.(b|u|s|f|v2)",
     "shared": r"ld\.shared|st\.shared",
@@ -53,10 +55,13 @@ def variants() -> dict[str, Callable[[], Any]]:
     """Calls by name; the first EVERYWHERE of them for every target."""
     x = torch.ones(256, 1024, dtype=torch.bfloat16)
     odd = torch.ones(256 * 1024 + 1, dtype=torch.bfloat16)[1:].view(256, 1024)
+    apart = torch.ones(250, 1032, dtype=torch.bfloat16)[:, :1008]
     packed, scales = torch.zeros(256, 512, dtype=torch.uint8), torch.zeros(256, 64, dtype=torch.uint8)
     g, out = torch.ones(1), torch.empty(256 * 1024 + 1)[1:].view(256, 1024)
     calls: dict[str, Callable[[], Any]] = {
         "bfloat16": lambda: quantize_nvfp4(x),
+        "bfloat16, rows apart": lambda: quantize_nvfp4(apart),
+        "bfloat16, two levels, swizzled": lambda: quantize_nvfp4(x, scheme="nvfp4_two_level", swizzle=True),
         "float32, two levels, swizzled": lambda: quantize_nvfp4(x.float(), scheme="nvfp4_two_level", swizzle=True),
         "to bfloat16": lambda: dequantize_nvfp4(packed, scales, g, dtype=torch.bfloat16),
         "to bfloat16, no factor": lambda: dequantize_nvfp4(packed, scales, dtype=torch.bfloat16),
@@ -67,6 +72,10 @@ def variants() -> dict[str, Callable[[], Any]]:
         "to float32": lambda: dequantize_nvfp4(packed, scales, g),
         "swizzle": lambda: swizzle_scales(scales),
         "unswizzle": lambda: unswizzle_scales(scales.view(-1), 256, 64),
+        "stochastic": lambda: quantize_nvfp4(x, rounding="stochastic", tensor_scale=2.0, seed=3),
+        "stochastic, float32, swizzled": lambda: quantize_nvfp4(
+            x.float(), rounding="stochastic", tensor_scale=2.0, seed=3, swizzle=True
+        ),
         "float16, one level": lambda: quantize_nvfp4(x.half(), scheme="nvfp4_one_level"),
         "not aligned": lambda: quantize_nvfp4(odd, tensor_scale=g, validate=False),
         "transposed": lambda: quantize_nvfp4(x.t()),
@@ -77,6 +86,27 @@ def variants() -> dict[str, Callable[[], Any]]:
     random = torch.zeros(256, 1024, dtype=torch.uint8)
     calls["given bytes"] = lambda: quantize_nvfp4(x, rounding="stochastic", tensor_scale=2.0, random_bits=random)
     return calls
+
+
+def variants_of_shapes() -> dict[str, int]:
+    """How many kernels that read x the calls with tensors of many shapes, and of many strides, would compile."""
+    sizes = [
+        (rows, columns) for rows in (1, 2, 3, 16, 17, 129, 512) for columns in (16, 48, 256, 272, 2048, 2064, 6160)
+    ]
+    gapless = [torch.empty(size, dtype=torch.bfloat16) for size in sizes]
+    strides = (6160, 6161, 6162, 6164, 6168, 6176)
+    apart = [torch.empty(3 * stride, dtype=torch.bfloat16).view(3, stride)[:, :6160] for stride in strides]
+    calls = {
+        "gapless": [lambda x=x: quantize_nvfp4(x) for x in gapless],
+        "gapless, swizzled": [lambda x=x: quantize_nvfp4(x, swizzle=True) for x in gapless],
+        "rows apart": [lambda x=x: quantize_nvfp4(x) for x in apart],
+    }
+    names = ("quantize_kernel", "amax_kernel")
+    return {
+        f"{name}, {kind}": sum(kernel.__name__ == name for kernel, _ in launches(some))
+        for kind, some in calls.items()
+        for name in names
+    }
 
 
 def compiled(call: Callable[[], Any], target: Any) -> dict[str, list[str]]:
@@ -97,7 +127,8 @@ def compiled(call: Callable[[], Any], target: Any) -> dict[str, list[str]]:
 if __name__ == "__main__":
     calls = variants()
     json.dump(
-        {
+        {"variants": variants_of_shapes()}
+        | {
             name: {
                 variant: compiled(calls[variant], target)
                 for variant in (calls if name in THOROUGH else list(calls)[:EVERYWHERE])

@@ -2,8 +2,10 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 
 if not torch.cuda.is_available():
@@ -14,3 +16,26 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):  # they sha
     os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
 
 sys.path.append(str(Path(__file__).parent))  # for modules that tests share
+
+
+@pytest.fixture
+def unplanned() -> Iterator[None]:
+    """Nothing is kept from launch to launch: for tests that replace what launches, or what launches are planned by."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in [(n, m) for n, m in sys.modules.items() if n.startswith("lowbit_kernels.")]:
+            for each, function in list(vars(module).items()):
+                if hasattr(function, "cache_clear"):
+                    patch.setattr(module, each, function.__wrapped__)
+            if name == "lowbit_kernels._compiled":
+                patch.setattr(module, "is_plain", lambda kernel: False)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _unplanned_where_something_is_replaced(request: pytest.FixtureRequest) -> None:
+    """A plan is not made anew for a replaced global, so that a kernel test of one would try nothing on a GPU.
+
+    Before `monkeypatch` is set up, and so undone after it.
+    """
+    if request.path.name.startswith("test_kernels_") and "monkeypatch" in request.fixturenames:
+        request.getfixturevalue("unplanned")

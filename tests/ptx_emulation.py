@@ -1,19 +1,23 @@
 """Inline PTX run in NumPy, instruction by instruction, over arrays of inputs; what is not known here fails.
 
     run(text, inputs) -> registers      by name: $0, $1, …, each (...) uint32
+    interpret(monkeypatch) -> texts     has kernels in the interpreter take PTX and run it so; collects what is run
 
-Known are the instructions of the matmul kernels (moves, shifts, logic, bytes, products of pairs of halves, E4M3) and
-the conversions of two binary32 to E2M1 and to 16 bits.
+Known are the instructions of the matmul kernels (moves, shifts, logic, bytes, products of pairs of halves, E4M3), those
+that choose between pairs of halves, and the conversions of two binary32 to E2M1 and to 16 bits, to nearest or cut off.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
+import triton.language as tl
 
 from lowbit.formats import BFLOAT16, BINARY16, E2M1, E4M3, FloatFormat
 
@@ -53,7 +57,7 @@ def run(text: str, inputs: Mapping[str, Words]) -> dict[str, Words]:
         name, _, rest = line.partition(" ")
         operands = re.findall(r"\{[^}]*\}|[^,\s]+", rest)
         if name == ".reg":
-            assert operands[0] in (".b8", ".b16", ".b32"), line
+            assert operands[0] in (".b8", ".b16", ".b32", ".f32"), line
             declared |= set(operands[1:])
             continue
         target, *sources = operands
@@ -66,6 +70,39 @@ def run(text: str, inputs: Mapping[str, Words]) -> dict[str, Words]:
         else:
             registers[parts[0]] = result
     return registers
+
+
+def interpret(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Has kernels in the interpreter take PTX, emulated here, where they know no other; the texts that were run."""
+    from triton.runtime import interpreter
+
+    from lowbit_kernels import _launch
+
+    texts: list[str] = []
+
+    def emulate(text: str, constraints: str, values: list[Any], types: Any, pure: bool, pack: int) -> Any:
+        assert len(constraints.split(",")) == len(values) * pack + 1
+        shape, size = values[0].data.shape, values[0].data.size
+        # Triton leaves open which elements a text gets together: in some layouts they are no neighbours
+        order = np.arange(size) if pack == 1 else np.random.default_rng(size).permutation(size)
+        parts = [value.data.view(np.uint32).reshape(-1)[order].reshape(-1, pack).T for value in values]
+        given = {f"${place}": part for place, part in enumerate((p for part in parts for p in part), 1)}
+        result = run(text, given)["$0"]
+        if pack == 1:
+            kind = types[0].scalar
+            assert kind in (tl.int32, tl.float32)
+            number = np.float32 if kind == tl.float32 else np.int32
+            handle = type(values[0])(result.view(number).reshape(shape), kind)
+        else:
+            found = np.empty(size, np.uint8)
+            found[order] = np.ascontiguousarray(result).view(np.uint8).reshape(-1)
+            handle = type(values[0])(found.reshape(shape), tl.uint8)
+        texts.append(text)
+        return SimpleNamespace(get_result=lambda place: handle)
+
+    monkeypatch.setattr(interpreter.interpreter_builder, "create_inline_asm", emulate, raising=False)
+    monkeypatch.setattr(_launch, "takes_ptx", lambda tensor: True)
+    return texts
 
 
 def calculate(name: str, sources: list[str], value: Callable[[str], Words]) -> Words:
@@ -81,6 +118,20 @@ def calculate(name: str, sources: list[str], value: Callable[[str], Words]) -> W
         return value(sources[0]) << shift if name == "shl.b32" else value(sources[0]) >> shift
     if name == "and.b32":
         return value(sources[0]) & value(sources[1])
+    if name == "or.b32":
+        return value(sources[0]) | value(sources[1])
+    if name == "add.u32":
+        return value(sources[0]) + value(sources[1])
+    if name == "mad.lo.u32":
+        return value(sources[0]) * value(sources[1]) + value(sources[2])
+    if name == "abs.f32":
+        return value(sources[0]) & 0x7FFFFFFF
+    if name == "mul.f32":
+        x, y = (np.ascontiguousarray(value(source)).view(np.float32) for source in sources)
+        with np.errstate(all="ignore"):
+            return (x * y).view(np.uint32)
+    if name in ("mul.rp.f32", "mul.rn.f32", "mul.rz.f32"):
+        return multiply(*map(value, sources), name[4:6])
     if name == "lop3.b32":
         return lop3(*(value(source) for source in sources[:3]), int(sources[3], 0))
     if name == "prmt.b32":
@@ -94,13 +145,22 @@ def calculate(name: str, sources: list[str], value: Callable[[str], Words]) -> W
         high, low = (np.ascontiguousarray(value(source)).view(np.float32).astype(np.float64) for source in sources)
         fmt = BINARY16 if "f16x2" in name and "bf16x2" not in name else BFLOAT16
         return nearest(high, fmt) << 16 | nearest(low, fmt)
+    if name == "cvt.rz.f16x2.f32":
+        high, low = (cut_off(value(source)) for source in sources)
+        return high << 16 | low
+    if name == "abs.f16x2":
+        return value(sources[0]) & 0x7FFF7FFF
     if name == "cvt.u32.u8":
         return value(sources[0]) & 0xFF
     if name == "mul.rn.f16x2":
         x, y = map(value, sources)
         return in_halves(lambda x, y: multiply_add(x, y, np.full_like(x, MINUS_ZERO), BINARY16), x, y)
-    if name == "fma.rn.bf16x2":
-        return in_halves(lambda x, y, z: multiply_add(x, y, z, BFLOAT16), *map(value, sources))
+    if name in ("fma.rn.bf16x2", "fma.rn.f16x2"):
+        fmt = BFLOAT16 if "bf16x2" in name else BINARY16
+        return in_halves(lambda x, y, z: multiply_add(x, y, z, fmt), *map(value, sources))
+    if name in ("min.f16x2", "min.bf16x2", "max.bf16x2", "max.NaN.bf16x2"):
+        fmt = BFLOAT16 if "bf16x2" in name else BINARY16
+        return in_halves(lambda x, y: choose(x, y, fmt, name), *map(value, sources))
     raise AssertionError(f"an instruction that is not emulated: {name}")
 
 
@@ -116,6 +176,28 @@ def multiply_add(x: Words, y: Words, addend: Words, fmt: FloatFormat) -> Words:
         return nearest(number(x) * number(y) + number(addend), fmt)
 
 
+def multiply(x: Words, y: Words, direction: str) -> Words:
+    """x * y of binary32 patterns, rounded upward (rp), to nearest (rn) or toward zero (rz); subnormals are kept."""
+    with np.errstate(all="ignore"):
+        exact = np.multiply(*(np.ascontiguousarray(w).view(np.float32).astype(np.float64) for w in (x, y)))
+        rounded = exact.astype(np.float32)
+        if direction == "rp":
+            rounded = np.where(rounded < exact, np.nextafter(rounded, np.float32(np.inf)), rounded)
+        elif direction == "rz":
+            rounded = np.where(abs(rounded) > abs(exact), np.nextafter(rounded, np.float32(0)), rounded)
+    return np.where(np.isnan(exact), np.uint32(0x7FFFFFFF), rounded.astype(np.float32).view(np.uint32))
+
+
+def choose(x: Words, y: Words, fmt: FloatFormat, name: str) -> Words:
+    """The least or largest of 16-bit patterns without signs; of a NaN and a number the latter, but with .NaN a NaN."""
+    assert not ((x | y) & fmt.sign_mask).any(), "a sign, by which patterns do not order"
+    infinity = fmt.max_magnitude + 1
+    chosen = np.minimum(x, y) if name.startswith("min") else np.maximum(x, y)
+    either = np.where(x > infinity, y, np.where(y > infinity, x, chosen))
+    none = (x > infinity) | (y > infinity) if ".NaN" in name else (x > infinity) & (y > infinity)
+    return np.where(none, CANONICAL_NAN, either).astype(np.uint32)
+
+
 def nearest(exact: Any, fmt: FloatFormat) -> Words:
     """The 16-bit patterns nearest to float64 numbers, ties to even, subnormals kept."""
     with np.errstate(all="ignore"):
@@ -124,6 +206,15 @@ def nearest(exact: Any, fmt: FloatFormat) -> Words:
         place = np.exp2(np.maximum(np.frexp(exact)[1] - 1, fmt.emin) - fmt.mantissa_bits)
         rounded = np.where(np.isfinite(exact), np.rint(exact / place) * place, exact)
         return rounded.astype(np.float32).view(np.uint32) >> 16
+
+
+def cut_off(pattern: Words) -> Words:
+    """The binary16 patterns of binary32 ones, cut off: no finite number becomes Inf, subnormal ones are kept."""
+    x = np.ascontiguousarray(pattern).view(np.float32)
+    with np.errstate(all="ignore"):
+        rounded = x.astype(np.float16)
+        rounded = np.where(abs(rounded.astype(np.float32)) > abs(x), np.nextafter(rounded, np.float16(0)), rounded)
+    return np.where(np.isnan(x), CANONICAL_NAN, rounded.view(np.uint16)).astype(np.uint32)
 
 
 def to_e2m1(pattern: Words) -> Words:
@@ -157,11 +248,11 @@ def lop3(a: Words, b: Words, c: Words, table: int) -> Words:
 
 
 def permute(a: Words, b: Words, selector: int | Words) -> Words:
-    """Each byte of the result is one of those of a (0 … 3) and b (4 … 7), as the selector's nibbles say."""
+    """Each byte of the result is one of those of a (0 … 3) and b (4 … 7), as the selector's nibbles say; from 8 on the
+    byte's sign in all of its bits."""
     result = np.zeros_like(a)
     for place in range(4):
         choice = np.asarray(selector, np.uint32) >> np.uint32(4 * place) & 0xF
-        assert (choice < 8).all(), "the replicated sign of a byte"
-        source = np.where(choice < 4, a, b)
-        result |= (source >> 8 * (choice % 4) & 0xFF) << 8 * place
+        byte = np.where(choice & 4, b, a) >> 8 * (choice & 3) & 0xFF
+        result |= np.where(choice & 8, (byte >> 7) * 0xFF, byte) << 8 * place
     return result

@@ -74,8 +74,8 @@ ORACLES = ("bitstring", "fpy2", "gfloat", "gmpy2", "ml_dtypes")
 """Outside oracles: only modules named ``witness…`` may import them, inside functions, for they may be missing."""
 
 PROOFS = (
-    *("decoding", "device", "elements", "language", "lemma", "nearest", "nvfp4", "pairs"),
-    *("quotients", "reals", "scales", "variants", "whole"),
+    *("decoding", "device", "drawn", "elements", "language", "lemma", "nearest", "nvfp4", "pairs"),
+    *("products", "quotients", "reals", "scales", "variants", "whole"),
 )
 """Modules of `lowbit.proofs` that need the solver, which may be missing."""
 

@@ -104,11 +104,15 @@ def test_select() -> None:
 
 
 def test_small_shapes_need_no_padding_by_us() -> None:
-    """What refuses 4096 + 16 columns is measured at the next number that it takes, and says so in its row."""
+    """What refuses 4096 + 16 columns, or one row, is measured at the next number that it takes, as its row says."""
     chosen = bench._chosen(bench._parser().parse_args(["--small"]))
     assert {o.dtype for o in chosen} == {BF16, torch.uint8}
     assert {o.columns(4112) for o in chosen if o.name.startswith("quantize_mxfp4")} == {4128}
-    assert {o.columns(4112) for o in chosen if "mxfp4" not in o.name} == {4112}
+    grouped = {"dequantize_awq", "dequantize_gptq4", "dequantize_squeezellm4"}
+    assert {(o.rows(1), o.columns(4112)) for o in chosen if o.name in grouped} == {(128, 4224)}
+    others = [o for o in chosen if "mxfp4" not in o.name and o.name not in grouped]
+    assert {(o.rows(1), o.columns(4112)) for o in others} == {(1, 4112)}
+    assert grouped | {"dequantize_nf4", "dequantize_int8", "swizzle_scales"} < {o.name for o in chosen}
 
 
 def meta(*shape: int, dtype: torch.dtype = BF16) -> Case:
@@ -221,16 +225,33 @@ def test_what_no_graph_takes_is_launched(monkeypatch: pytest.MonkeyPatch, capsys
     assert "no graph (operation not permitted" in capsys.readouterr().err
 
 
+class Launches:
+    """Stands for a kernel and counts who starts it."""
+
+    def __init__(self) -> None:
+        self.grids: list[tuple[int, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments: self.grids.append(grid)
+
+
+@pytest.mark.usefixtures("unplanned")
 @pytest.mark.parametrize("name", ["quantize_mx4_ceil", "quantize_mxfp4_floor", "quantize_nvfp4_two_level"])
 def test_the_empty_kernel_has_the_same_results(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     operation = operations.find(name, "bfloat16")
     case = operation.build(timing.Sources(DEVICE).get(BF16, 3, 64, 0))
     launched, launch = [], _launch.launch
     monkeypatch.setattr(_launch, "launch", lambda kernel, *rest: launched.append(kernel) or launch(kernel, *rest))
-    got = timing.empty_call(case, operation.kernels)()
-    assert [(t.shape, t.nbytes) for t in got] == [(t.shape, t.nbytes) for t in case.outputs]
-    assert launched == [timing._empty_kernel] * operation.kernels
-    launched.clear()
+    for ours in (True, False):
+        got = timing.empty_call(case, operation.kernels, ours=ours)()
+        assert [(t.shape, t.nbytes) for t in got] == [(t.shape, t.nbytes) for t in case.outputs]
+        assert launched == [timing._empty_kernel] * (operation.kernels if ours else 0)
+        launched.clear()
+    by_triton = Launches()
+    with monkeypatch.context() as patch:
+        patch.setattr(timing, "_empty_kernel", by_triton)
+        timing.empty_call(case, operation.kernels)()
+    assert by_triton.grids == [(1,)] * operation.kernels
     monkeypatch.setattr(_launch, "launch", lambda kernel, *rest, **options: launched.append(kernel))
     case.function()
     assert len(launched) == operation.kernels

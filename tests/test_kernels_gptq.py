@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lowbit.errors import ArgumentError
-from lowbit_kernels import _weight_gptq, _weight_tiles, dequantize_gptq
+from lowbit_kernels import _launch, _weight_gptq, _weight_tiles, dequantize_gptq
 from lowbit_kernels._weight_tiles import Tile
 
 from .ptx_emulation import run
@@ -215,6 +215,19 @@ def test_the_round_does_not_count(bits, rounds, monkeypatch):
     check(bits, 64, 32, 32, g_idx=RNG.permutation(64) // 32)
     monkeypatch.setattr(_weight_tiles, "_LEAST_UNIFORM", 1 << 20)
     check(bits, 96, 32, 48, kind="v2")
+
+
+@pytest.mark.parametrize("down", [False, True])
+@EVERY_WIDTH
+def test_offsets_in_64_bits_change_nothing(bits, down, monkeypatch):
+    """A group for the tile, one for each row, one looked up; loops that run on in the wider type."""
+    monkeypatch.setattr(_launch, "INT32_MAX", 0)
+    monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
+    for name in (f"gptq{bits}", "gptq_g_idx"):
+        monkeypatch.setitem(_weight_tiles.TILES, name, Tile(1, 32, 3, down=down))
+    check(bits, 64, 64, 32)
+    check(bits, 64, 64, 24)
+    check(bits, 64, 64, 32, g_idx=RNG.permutation(64) // 32)
 
 
 def test_any_strides():

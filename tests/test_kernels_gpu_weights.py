@@ -218,6 +218,7 @@ def test_indices_that_do_not_exist_give_nan_in_a_captured_graph() -> None:
 TILES = [Tile(1, 64, 1, 1), Tile(2, 256, 3, 4, True), Tile(4, 1024, 1, 8), Tile(8, 128, 2, 2), Tile(32, 512, 1, 4)]
 
 
+@pytest.mark.usefixtures("unplanned")
 @EVERY
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("shape", [(192, 320), (128, 2080)])
@@ -237,7 +238,6 @@ def test_the_tile_does_not_count(
         same(decode(stored), expected)
 
 
-HUGE = [(2**16 + 64, 2**15 + 32), (64, 2**25 + 32)]
 MATRICES = ("awq", "gptq2", "gptq3", "gptq4", "gptq8", "gptq_g_idx", "int8", "squeezellm3", "squeezellm4")
 
 
@@ -270,19 +270,74 @@ def last_columns(name: str, stored: Stored) -> Stored:
     return words[:, -32:], others[0][:, -bits:], others[1][:, -32:], *others[2:]
 
 
-@pytest.mark.parametrize("shape", HUGE)
+def require_memory(gigabytes: int) -> None:
+    torch.cuda.empty_cache()
+    if torch.cuda.mem_get_info()[0] < gigabytes << 30:
+        pytest.skip(f"needs {gigabytes} GiB of free memory")
+
+
 @pytest.mark.parametrize("name", MATRICES)
-def test_more_than_31_bits_of_elements(name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last rows, or columns, of a huge weight get the bytes that they get alone; one tile spans 2**31, too."""
+def test_more_than_31_bits_of_elements(name: str) -> None:
+    """The last rows of a huge weight get the bytes that they get alone."""
+    require_memory(24)
     make, decode = OPERATIONS[name]
-    stored = make(*shape)
-    if shape[1] > shape[0]:
-        expected, place = decode(last_columns(name, stored)), (slice(None), slice(-32, None))
-        packs = 2 if name == "gptq3" else 64 if name in ("awq", "int8") else 8
-        monkeypatch.setitem(_weight_tiles.TILES, name, Tile(packs, 128))
-    else:
-        expected, place = decode(last_rows(name, stored)), (slice(-64, None), slice(None))
-    same(decode(stored)[place].contiguous(), expected)
+    stored = make(2**16 + 64, 2**15 + 32)
+    expected = decode(last_rows(name, stored))
+    same(decode(stored)[-64:].contiguous(), expected)
+
+
+TALL = {"gptq2": 16, "gptq3": 32, "gptq4": 8, "gptq8": 4, "gptq_g_idx": 8}
+"""Rows of a pack; of the others 64 rows are a tile."""
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_tile_that_spans_31_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last row of a tile, of one pack for GPTQ, begins 2**31 elements behind its first or later.
+
+    Of SqueezeLLM the columns are odd: two of 16 bits would be counted as one.
+    """
+    require_memory(40)
+    make, decode = OPERATIONS[name]
+    rows = TALL.get(name, 64)
+    columns = -(-(2**31) // (rows - 1) // 32) * 32 + (33 if "squeezellm" in name else 32)
+    assert (rows - 1) * columns >= 2**31
+    stored = make(rows, columns)
+    packs = {"awq": 64, "int8": 64, "squeezellm3": 2, "squeezellm4": 8}.get(name, 1)
+    monkeypatch.setitem(_weight_tiles.TILES, name, Tile(packs, 128))
+    expected = decode(last_columns(name, stored))
+    same(decode(stored)[:, -32:].contiguous(), expected)
+
+
+def test_a_row_of_nearly_2_to_the_31_columns() -> None:
+    """Their number and a tile's added would be negative, and the last tile would lie in row -1."""
+    require_memory(12)
+    columns = 2**31 - 1
+    weight, scale = torch.zeros(1, columns, dtype=torch.int8, device="cuda"), normal(1)
+    weight[:, -2048:] = integers(1, 2048, dtype=torch.int8)
+    expected = dequantize_int8(weight[:, -2048:], scale, dtype=BFLOAT)
+    same(dequantize_int8(weight, scale, dtype=BFLOAT)[:, -2048:].contiguous(), expected)
+
+
+APART = {
+    "gptq3": (32, 2**30),
+    "squeezellm3": (32, 2**30 + 1),
+    "gptq4": (16, 2**31),
+    "gptq8": (8, 2**31),
+    "int8": (2, 2**31),
+}
+"""Rows, and the distance of the rows of what is stored. A kernel takes two or three at once; of odd ones one column."""
+
+
+@pytest.mark.parametrize("name", APART)
+def test_rows_that_lie_31_bits_apart(name: str) -> None:
+    require_memory(12)
+    make, decode = OPERATIONS[name]
+    rows, stride = APART[name]
+    words, *others = make(rows, 32)
+    apart = torch.empty((words.shape[0] - 1) * stride + 32, dtype=words.dtype, device="cuda")
+    apart = apart.as_strided(words.shape, (stride, 1))
+    apart.copy_(words)
+    same(decode((apart, *others)), decode((words, *others)))
 
 
 @pytest.mark.parametrize("decode", [dequantize_nf4, dequantize_fp4])

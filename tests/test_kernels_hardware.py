@@ -256,6 +256,7 @@ def test_gpus_of_another_maker_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
         _e2m1_hardware.require_device(x)
 
 
+@pytest.mark.usefixtures("unplanned")
 def test_it_is_off_by_default() -> None:
     """Every launch of every quantiser without the keyword has the constexpr off, or does not have it."""
     found: list[Any] = []

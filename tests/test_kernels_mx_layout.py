@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from kernel_calls import (
     RNG,
     check,
     expected,
+    hard_values,
     host,
     on,
     pattern,
@@ -28,7 +31,7 @@ from lowbit import schemes
 from lowbit.references import philox
 from lowbit.schemes import Scheme
 from lowbit_kernels import _launch, dequantize_mx4, dequantize_mxfp4, quantize_mx4, quantize_mxfp4
-from lowbit_kernels._philox import philox_bytes, philox_tile, philox_word
+from lowbit_kernels._philox import pair_bytes, pair_words, philox_bytes, philox_tile, philox_word
 
 # Shapes and strides
 
@@ -60,6 +63,8 @@ def views(dtype: torch.dtype, columns: int = 96) -> dict[str, torch.Tensor]:
         "column slice": big[0, :, :columns],
         "column slice, odd offset": big[0, :, 7 : 7 + columns],
         "storage offset": big.reshape(-1)[3 : 3 + 5 * columns].reshape(5, columns),
+        "storage offset of a pair": big.reshape(-1)[2 : 2 + 5 * columns].reshape(5, columns),
+        "rows a pair apart": big.reshape(-1)[2 : 2 + 5 * (columns + 2)].reshape(5, columns + 2)[:, :columns],
         "transposed": big[0, :columns, :40].t(),
         "every second column": big[0, :, 0 : 2 * columns : 2],
         "every third row": big[0, ::3, :columns],
@@ -107,6 +112,71 @@ def test_swizzled_scales(shape: tuple[int, ...]) -> None:
         same(quantize_mxfp4(x, swizzle=True, out=buffers), wanted)
 
 
+@pytest.mark.parametrize("elements", [1 << 12, 1 << 16])
+def test_swizzled_scales_in_tiles_of_any_height(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 rows, which are together in the layout, by several programs, and several such by one."""
+    monkeypatch.setattr(_launch, "_ELEMENTS_PER_PROGRAM", elements)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = on(RNG.standard_normal((259, 160)).astype(np.float32)).to(dtype)
+        wanted = expected(x, schemes.get("mxfp4_floor"), swizzle=True)
+        buffers = tuple(torch.full(part.shape, 0x5A, dtype=torch.uint8, device=DEVICE) for part in wanted)
+        same(quantize_mxfp4(x, swizzle=True, out=buffers), wanted)
+
+
+# MX4's stream by words
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that are launched."""
+    names: list[str] = []
+    launch = _launch.launch
+
+    def record(kernel: Any, *args: Any, **options: Any) -> None:
+        names.append(kernel.__name__)
+        launch(kernel, *args, **options)
+
+    monkeypatch.setattr(_launch, "launch", record)
+    return names
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["mx4_ceil_e2m1_g32", "mx4_stochastic_e2m1_g32", "mx4_nearest_e2m1_g32+stochastic"])
+def test_a_stream_of_words(name: str, dtype: torch.dtype, kernels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one program, and in several of which the last is not full."""
+    x = torch.cat([on(hard_values(1, 128)).reshape(-1), on(RNG.standard_normal(33 * 128).astype(np.float32))])
+    with np.errstate(over="ignore"):
+        check(x.to(dtype).view(19, 256), schemes.get(name), seed=11)
+    monkeypatch.setattr(_launch, "_ELEMENTS_PER_PROGRAM", 2048)
+    check(x.to(dtype).view(19, 256), schemes.get(name), seed=11)
+    usual = "quantize_words_stochastic" if dtype == torch.bfloat16 else "quantize"
+    assert kernels == [usual if "+" in name else "quantize_words"] * 2
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_where_words_cannot_be_stored(drawn: bool, kernels: list[str]) -> None:
+    """Other groups, gaps, a rest of groups, given bits, or a stream that begins within a word: bytes, the same ones."""
+    suffix, words = ("+stochastic", "quantize_words_stochastic") if drawn else ("", "quantize_words")
+    scheme = schemes.get(f"mx4_ceil_e2m1_g32{suffix}")
+    big = on(RNG.standard_normal((9, 256)).astype(np.float32)).bfloat16()
+    check(big[:4, :96], scheme, seed=7)
+    check(big[:2, :96].contiguous(), scheme, seed=7)
+    check(big[:4, :100].contiguous(), scheme, seed=7)
+    check(big.reshape(-1)[1:257], scheme, seed=7)
+    check(big, schemes.get(f"mx4_ceil_e2m1_g16{suffix}"), seed=7)
+    check(big, schemes.get(f"mx4_ceil_e3m0_g32{suffix}"), seed=7)
+    check(big, schemes.get(f"mx4_stochastic_e2m1_g32{suffix}"))
+    assert kernels == ["quantize"] * 7
+    wanted = expected(big, scheme, seed=7)
+    for offset in range(9):
+        arena = torch.full((wanted[0].size + 16,), 0x5A, dtype=torch.uint8, device=DEVICE)
+        out = arena[offset : offset + wanted[0].size].view(wanted[0].shape)
+        same((quantize_mx4(big, stochastic_casting=drawn, seed=7, out=out),), wanted)
+        assert bool((arena[:offset] == 0x5A).all())
+        assert bool((arena[offset + wanted[0].size :] == 0x5A).all())
+        assert kernels[-1] == (words if offset % 4 == 0 else "quantize")
+
+
 # Random bits
 
 
@@ -118,28 +188,56 @@ def test_seeds(seed: int, shape: tuple[int, ...]) -> None:
     for scheme in (s for s in (*MX4, *MXFP4) if s.stochastic):
         if scheme.family == "mx4" or shape[-1] % 32 == 0:
             check(x, scheme, seed=seed)
+            check(x.bfloat16(), scheme, seed=seed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["mxfp4_floor+stochastic", "mx4_floor_e2m1_g32+stochastic"])
+def test_seeded_bits_in_any_layout(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros of both signs, NaN, infinities and subnormals; rows apart, columns apart, words not aligned, swizzled; by
+    one program and by several, with offsets in 64 bits."""
+    scheme, swizzle = schemes.get(name), {"swizzle": True} if name.startswith("mxfp4") else {}
+    hard = hard_values(3, 128)
+    hard[0, ::40], hard[1, 3::41], hard[2, 64:] = np.nan, -np.inf, -np.nan
+    with np.errstate(over="ignore"):
+        x = on(hard).to(dtype)
+    strided = views(dtype, 64)
+    tensors = [x, x[:, :96], *(strided[view] for view in ("storage offset", "transposed", "every third row"))]
+    for several in (False, True):
+        if several:
+            monkeypatch.setattr(_launch, "_ELEMENTS_PER_PROGRAM", 1024)
+            monkeypatch.setattr(_launch, "INT32_MAX", 0)
+        for tensor in tensors:
+            check(tensor, scheme, seed=2**40 + 9)
+        check(x, scheme, seed=2**40 + 9, **swizzle)
 
 
 @triton.jit
-def _draw(bytes_ptr, tile_ptr, words_ptr, first, key_low, key_high, COUNT: tl.constexpr):
+def _draw(bytes_ptr, tile_ptr, pairs_ptr, words_ptr, first, key_low, key_high, COUNT: tl.constexpr):
     index = first + tl.arange(0, COUNT).to(tl.int64)
     tl.store(bytes_ptr + tl.arange(0, COUNT), philox_bytes(index, key_low, key_high))
     tl.store(words_ptr + tl.arange(0, COUNT), (philox_word(index, key_low, key_high, 1) >> 1).to(tl.int32))
     counter = (first >> 4) + tl.reshape(tl.arange(0, COUNT // 16).to(tl.int64), (COUNT // 32, 2))
     offsets = tl.reshape(tl.arange(0, COUNT), (COUNT // 32, 32))
     tl.store(tile_ptr + offsets, philox_tile(counter, key_low, key_high, COUNT // 32, 2))
+    row = tl.arange(0, COUNT // 32)
+    low, high = pair_bytes(pair_words((first >> 4) + row.to(tl.int64) * 2, key_low, key_high, 2))
+    pairs_ptr += row[:, None] * 32 + tl.arange(0, 16)[None, :] * 2
+    tl.store(pairs_ptr, low)
+    tl.store(pairs_ptr + 1, high)
 
 
 @pytest.mark.parametrize("first", [0, 1 << 20, 2**34 + 16, 2**36 - 128, 2**40])
 def test_random_bits_of_elements_far_out(first: int) -> None:
     """Indices whose counters pass 2**31 and 2**32, which no tensor here reaches."""
     count, seed = 256, 0x9A3C_5511_0207_77F3
-    results = [torch.zeros(count, dtype=torch.int32, device=DEVICE) for _ in range(3)]
+    results = [torch.zeros(count, dtype=torch.int32, device=DEVICE) for _ in range(4)]
     with np.errstate(over="ignore"):
         _draw[(1,)](*results, first, *_launch.require_key(seed, ""), COUNT=count)
-    drawn, tile, words = (result.cpu().numpy() for result in results)
+    drawn, tile, pairs, words = (result.cpu().numpy() for result in results)
     np.testing.assert_array_equal(drawn, philox.element_bytes(seed, count, first))
     np.testing.assert_array_equal(tile, philox.element_bytes(seed, count, first))
+    np.testing.assert_array_equal(pairs, philox.element_bytes(seed, count, first))
     np.testing.assert_array_equal(words, philox.scale_words(seed, count, first))
 
 
@@ -203,18 +301,20 @@ def test_offsets_of_more_than_31_bits(scheme: Scheme, stride: int) -> None:
 
 
 @ONE_OF_EACH
-def test_every_byte_is_written_and_none_outside(scheme: Scheme) -> None:
-    x = on(RNG.standard_normal((5, 64)).astype(np.float32))
-    options = random_options(scheme, (5, 64))
-    wanted = expected(x, scheme, **options)
-    for fill in (0xFF, 0xA5):
-        arenas = [torch.full((part.size + 2 * 999,), fill, dtype=torch.uint8, device=DEVICE) for part in wanted]
-        buffers = [a[999:-999].view(part.shape) for a, part in zip(arenas, wanted, strict=True)]
-        out = schemes.Quantized(buffers[0], buffers[1] if len(buffers) > 1 else None)
-        same(quantize(x, scheme, out=out, **options), wanted)
-        for arena in arenas:
-            assert bool((arena[:999] == fill).all())
-            assert bool((arena[-999:] == fill).all())
+@pytest.mark.parametrize("begin", [992, 993, 994, 996])
+def test_every_byte_is_written_and_none_outside(scheme: Scheme, begin: int) -> None:
+    """At any alignment, of an input whose rows are a pair apart; where bits are given and where they are drawn."""
+    x = on(RNG.standard_normal(2 + 5 * 66).astype(np.float32)).bfloat16()[2:].view(5, 66)[:, :64]
+    for options in [random_options(scheme, (5, 64)), *([{"seed": 9}] if scheme.stochastic else [])]:
+        wanted = expected(x, scheme, **options)
+        for fill in (0xFF, 0xA5):
+            arenas = [torch.full((part.size + 2 * 999,), fill, dtype=torch.uint8, device=DEVICE) for part in wanted]
+            buffers = [a[begin:][: part.size].view(part.shape) for a, part in zip(arenas, wanted, strict=True)]
+            out = schemes.Quantized(buffers[0], buffers[1] if len(buffers) > 1 else None)
+            same(quantize(x, scheme, out=out, **options), wanted)
+            for arena, part in zip(arenas, wanted, strict=True):
+                assert bool((arena[:begin] == fill).all())
+                assert bool((arena[begin + part.size :] == fill).all())
 
 
 def test_deterministic_fill_changes_nothing() -> None:

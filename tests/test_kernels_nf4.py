@@ -156,6 +156,39 @@ def test_the_tile_does_not_count(units, monkeypatch):
     assert_bits(actual, expected(codes, plain, NF4_CODEBOOK, 32, HALF))
 
 
+HUGE = [1001, 1025, 2**31, 2**31 + 8, 2**34, 2**35, 2**40, 3 * 2**40, 2**62, 2**70]
+
+
+@pytest.mark.parametrize("size", HUGE)
+def test_a_block_greater_than_the_tensor(size):
+    """One absmax for all elements, one absmax2 for all blocks, however great the number that says so."""
+    codes, absmax = RNG.integers(0, 16, 1001), scales_of(RNG, (1,), SINGLE)
+    actual = dequantize_nf4(packed(codes), absmax, shape=(1001,), block_size=size)
+    assert_bits(actual, expected(codes, absmax.cpu().numpy(), NF4_CODEBOOK, 1001, HALF))
+    absmax_codes, quantised, plain = nested(-(-1001 // 8), 126)
+    nest = (*quantised[:3], size)
+    actual = dequantize_nf4(packed(codes), absmax_codes, shape=(1001,), block_size=8, nested=nest)
+    assert_bits(actual, expected(codes, plain, NF4_CODEBOOK, 8, HALF))
+
+
+@pytest.mark.parametrize("least", [8, 1])
+def test_blocks_by_arithmetic(least):
+    """Blocks of elements, counted in units of 8, and blocks of blocks: what no test decodes, up to 2**36 elements.
+
+    Units and blocks are int32 up to 2**34 elements. An int32 is shifted by less than 32 and divided by an int32.
+    """
+    sizes = [s + d for s in (2**k for k in range(3, 38)) for d in (-8, 0, 8) if s + d > 0]
+    for total in (5, 1000, 2**31 - 1, 2**31, 2**31 + 1, 2**33 + 24, 2**34 - 1, 2**34, 2**35 + 3, 2**36):
+        for size in sizes:
+            shift, constant = _weight_tiles.shift_or_size(size, least, total)
+            assert shift == 0 if constant else shift >= least.bit_length() - 1
+            block = constant or 1 << shift
+            assert block == size or min(block, size) >= total
+            if total // least < 2**31:
+                assert shift - (least.bit_length() - 1) < 32
+                assert constant // least < 2**31
+
+
 def test_any_strides_and_offsets():
     codes = RNG.integers(0, 16, 333)
     absmax_codes, quantised, plain = nested(6, 4)

@@ -71,14 +71,17 @@ def test_empty_tensors(shape, scheme, swizzle):
 def test_any_strides(dtype):
     """vllm#49092: each view is quantised as its contiguous copy is."""
     big = normal((64, 112), dtype)
-    flat = normal((1 + 8 * 48,), dtype)
+    flat = normal((2 + 8 * 50,), dtype)
     views = {
         "column slice": big[:, :48],
         "column slice from an odd column": big[:, 33:97],
         "every second column": big[:, ::2][:, :48],
         "every third row": big[::3],
         "transposed": big.t()[:, :64],
-        "odd offset": flat[1:].view(8, 48),
+        "odd offset": flat[1 : 1 + 8 * 48].view(8, 48),
+        "offset of a pair": flat[2 : 2 + 8 * 48].view(8, 48),
+        "rows a pair apart": flat[: 8 * 50].view(8, 50)[:, :48],
+        "rows three pairs apart, offset of a pair": flat[2 : 2 + 7 * 54].view(7, 54)[:, :48],
         "odd row stride": flat[: 7 * 49].view(7, 49)[:, :48],
         "permuted": normal((6, 5, 32), dtype).permute(1, 0, 2),
         "permuted columns": normal((6, 32, 5), dtype).permute(2, 0, 1),
@@ -118,7 +121,8 @@ def test_swizzled_scales(shape, scheme):
 
 @pytest.mark.parametrize("tile", [256, 4096, 2**14])
 def test_the_tile_does_not_count(tile, monkeypatch):
-    x = normal((33, 208))
+    """The least is a part of a row: 16 of 17 blocks."""
+    x = normal((5, 272))
     expected = [quantize_nvfp4(x, **options) for options in ({}, {"swizzle": True})]
     decoded = dequantize_nvfp4(*expected[0])
     monkeypatch.setattr(_launch, "_ELEMENTS_PER_PROGRAM", tile)
@@ -129,18 +133,19 @@ def test_the_tile_does_not_count(tile, monkeypatch):
 
 
 @pytest.mark.parametrize("swizzle", [False, True])
-@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("shift", [0, 1, 2, 4])
+@pytest.mark.parametrize("rounding", [{}, {"rounding": "stochastic", "seed": 9}], ids=["nearest", "seed"])
 @EVERY_SCHEME
-def test_given_buffers(swizzle, shift, scheme):
+def test_given_buffers(swizzle, shift, rounding, scheme):
     """Every byte of a buffer is written, whatever it held, and none beside it, at any alignment."""
-    x = normal((5, 48))
-    expected = quantize_nvfp4(x, scheme=scheme, swizzle=swizzle)
+    x = normal((50 * 5 + 2,))[2:].view(5, 50)[:, :48]
+    expected = quantize_nvfp4(x.contiguous(), scheme=scheme, swizzle=swizzle, **rounding)
     for fill in (0x00, 0xA5):
         store = [torch.full((64 + t.numel() * t.element_size() + 64,), fill, dtype=torch.uint8) for t in expected]
         store = [t.to(DEVICE) for t in store]
         out = [s[64 + shift : -64 + shift].view(e.shape) for s, e in zip(store[:2], expected[:2], strict=True)]
         out.append(store[2][64:68].view(torch.float32))
-        result = quantize_nvfp4(x, scheme=scheme, swizzle=swizzle, out=tuple(out))
+        result = quantize_nvfp4(x, scheme=scheme, swizzle=swizzle, out=tuple(out), **rounding)
         assert all(r is o for r, o in zip(result, out, strict=True))
         assert all(np.array_equal(raw(r), raw(e)) for r, e in zip(result, expected, strict=True))
         for index, s in enumerate(store):

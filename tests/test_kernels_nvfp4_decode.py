@@ -120,7 +120,7 @@ def test_tiles_and_chunks_that_are_not_full(factor, dtype, ptx, monkeypatch):
     """127 blocks of 16 in programs of 64 words, decoded by 32 where each element is divided, with or without PTX."""
     codes, scales = RNG.integers(0, 256, (127, 8), dtype=np.uint8), RNG.integers(0, 256, (127, 1), dtype=np.uint8)
     g = None if factor is None else on(np.array([factor]), torch.float32)
-    share = _nvfp4_launch._TABLE_SHARE
+    share = 1 if _launch.INTERPRETED else _nvfp4_launch._DECODE_TABLE.share
     monkeypatch.setattr(_launch, "_ELEMENTS_PER_PROGRAM", 64 * 8 * share)
     monkeypatch.setattr(_nvfp4_launch, "_TABLE_CHUNK", 32)
     store = torch.full((127 * 16 + 16,), 3.0, dtype=dtype, device=DEVICE)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lowbit.formats import E2M1
-from lowbit_kernels import quantize_nvfp4
+from lowbit_kernels import _launch, quantize_nvfp4
 
 from .nvfp4_checks import DTYPES, SCHEMES, check, codes, e4m3, on, raw, with_pin
 
@@ -46,6 +46,25 @@ def test_a_seed_decides_the_random_bits(dtype):
     assert not np.array_equal(raw(first[0]), raw(other[0]))
     negative = quantize_nvfp4(x, rounding="stochastic", seed=-1)
     assert np.array_equal(raw(negative[0]), raw(quantize_nvfp4(x, rounding="stochastic", seed=2**64 - 1)[0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_seeded_bits_in_any_layout(scheme, dtype, monkeypatch):
+    """NaN, infinities, zeros, subnormals; rows apart, columns apart, words not aligned, one block, swizzled; by one
+    program and by several with offsets in 64 bits."""
+    values = RNG.normal(size=(16, 83)) * 2.0 ** RNG.integers(-30, 10, (16, 83))
+    values[0, ::7], values[1, ::5], values[2, ::3] = np.nan, -np.inf, -0.0
+    big = on(values, dtype)
+    views = [big[:, :64], big[:, 1:65], big[:, 2:66], big[::3, :80], big.t()[:, :16], big[:, :80].contiguous()]
+    views += [big[:, :32:2], big.reshape(-1)[3 : 3 + 96].view(6, 16), big[0, :16]]
+    for several in (False, True):
+        if several:
+            monkeypatch.setattr(_launch, "_ELEMENTS_PER_PROGRAM", 256)
+            monkeypatch.setattr(_launch, "INT32_MAX", 0)
+        for x in views:
+            check(x, f"{scheme}+stochastic", seed=2**35 + 1)
+        check(views[0], f"{scheme}+stochastic", seed=2**35 + 1, swizzle=True)
 
 
 def test_stochastic_breakpoints():

@@ -118,7 +118,7 @@ def test_rows_past_31_bits():
     assert np.array_equal(raw(swizzle_scales(scales)), raw(swizzle_scales(scales.contiguous())))
 
 
-@pytest.mark.parametrize("shift", [0, 1, 16])
+@pytest.mark.parametrize("shift", [0, 1, 2, 4, 16])
 @pytest.mark.parametrize("fill", [0x00, 0xA5])
 def test_given_buffers(shift, fill):
     """Every byte of a buffer is written, whatever it held, and none beside it, at any alignment."""

@@ -14,6 +14,8 @@ from lowbit.errors import ArgumentError, DeviceError, DtypeError, LowbitError, S
 from lowbit.formats import BFLOAT16, BINARY16, BINARY32
 from lowbit.references import weights_bits
 from lowbit_kernels import (
+    _launch,
+    _plans,
     adapter,
     dequantize_awq,
     dequantize_fp4,
@@ -340,6 +342,21 @@ def test_autograd_learns_of_what_is_written_and_no_gradient_is_pretended(name: s
     with pytest.raises(ArgumentError, match=r"out.*requires grad"):
         call(name, out=torch.empty_like(right).requires_grad_())
     assert not right.requires_grad
+
+
+@pytest.mark.usefixtures("unplanned")
+@EVERY
+def test_offsets_in_64_bits_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wide, launch = call(name), [], _plans.launch
+
+    def watch(plan: _plans.Plan, *args: Any, **options: Any) -> None:
+        wide.append(plan.options["WIDE"])
+        launch(plan, *args, **options)
+
+    monkeypatch.setattr(_plans, "launch", watch)
+    monkeypatch.setattr(_launch, "INT32_MAX", 0)
+    assert_same(call(name), right)
+    assert wide == [True]
 
 
 # The adapter

@@ -81,8 +81,10 @@ FAULTS: dict[str, Edit] = {
     "e4m3/decode": Edit(E4M3_MODULE, "((byte & 0x80) << 24)", "((byte & 0x80) << 23)"),
     "nvfp4_scale/canonical": Edit(NVFP4, "tl.maximum(quotient, 0.001953125)", "tl.maximum(quotient, 0.015625)"),
     "nvfp4_scale/two_level": Edit(NVFP4, "tl.where(nan | (byte == 0), 0.001953125", "tl.where(nan, 0.001953125"),
+    "nvfp4_quotient/*": Edit(E4M3_MODULE, "tl.int32, bitcast=True) - 1)", "tl.int32, bitcast=True) - 0)"),
+    "nvfp4_drawn/*": Edit("_stochastic_pairs", "mul.rz.f32 high", "mul.rn.f32 high"),
     "nvfp4_codes/*": NAN_SIGN,
-    "nvfp4_pairs/*": Edit(NVFP4, "_pairs.sign_bits(loaded, True, PAIRS)", "_pairs.sign_bits(loaded, False, PAIRS)"),
+    "nvfp4_pairs/*": Edit(NVFP4, "return tl.minimum(x * g, limit)", "return x * g"),
     "decode/e2m1/*": Edit(CODEC, "power_of_two_constant(126)", "power_of_two_constant(125)"),
     "decode/e3m0/*": Edit(CODEC, "power_of_two_constant(124)", "power_of_two_constant(125)"),
     "decode/nvfp4": Edit("_nvfp4_dequantize", "power_of_two_constant(126)", "power_of_two_constant(125)"),
@@ -128,6 +130,23 @@ def test_lemma_of_numbers_needs_its_facts(name: str) -> None:
     solver = z3.Solver()
     solver.add(*(fact for place, fact in enumerate(claim.facts) if place != dropped), z3.Not(claim.holds))
     assert solver.check() == z3.sat
+
+
+@pytest.mark.parametrize("direction", ["rn", "rm", "rz"])
+def test_no_other_rounding_of_the_product_does(direction: str) -> None:
+    """To nearest, say, 15/8 has no number r at all: its ties want one above the others."""
+    code = sources.load([Edit(E4M3_MODULE, "mul.rp.f32", f"mul.{direction}.f32")])
+    proof = proofs.prove(LEMMAS["nvfp4_quotient/ties_to_even"], code)
+    assert proof.verdict is proofs.Verdict.REFUTED
+    assert proof.counterexample
+
+
+@pytest.mark.parametrize("rounding", ["ties_to_even", "ties_toward_zero"])
+def test_one_unit_further_down_is_too_much(rounding: str) -> None:
+    code = sources.load([Edit(E4M3_MODULE, "tl.int32, bitcast=True) - 1)", "tl.int32, bitcast=True) - 2)")])
+    proof = proofs.prove(LEMMAS[f"nvfp4_quotient/{rounding}"], code)
+    assert proof.verdict is proofs.Verdict.REFUTED
+    assert proof.counterexample
 
 
 def test_contradictory_facts_prove_nothing() -> None:

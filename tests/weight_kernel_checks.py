@@ -81,13 +81,16 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor, what: Any = "") ->
 
 
 def views(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Views with the elements of a vector or a matrix: inside a larger tensor, with gaps, transposed."""
+    """Views with the elements of a vector or a matrix: inside a larger tensor, with gaps, at offset 2, transposed."""
     sizes = tensor.shape
     padded = torch.full([size + 5 for size in sizes], -1, device=tensor.device).to(tensor.dtype)
     spread = torch.full([size * 3 for size in sizes], -1, device=tensor.device).to(tensor.dtype)
     inside = padded[tuple(slice(3, 3 + size) for size in sizes)]
     apart = spread[(slice(None, None, 3),) * len(sizes)]
-    found = [inside, apart] if tensor.dim() == 1 else [inside, apart, torch.empty_like(tensor.t().contiguous()).t()]
+    flat = torch.full((tensor.numel() + 2,), -1, device=tensor.device).to(tensor.dtype)
+    found = [inside, apart, flat[2:].view(sizes)]
+    if tensor.dim() == 2:
+        found.append(torch.empty_like(tensor.t().contiguous()).t())
     for view in found:
         view.copy_(tensor)
     return found

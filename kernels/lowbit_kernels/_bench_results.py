@@ -114,7 +114,9 @@ def verdict(row: Row) -> str:
     if "host_ratio" in row.details:
         limit = row.details["host_limit"]
         ratio = row.details["host_ratio"]
-        return f"{ratio:.2f} of an empty kernel, limit {limit}{'' if ratio < limit else ': above'}"
+        ours = row.details["host_ratio_of_our_launch"]
+        verdict = "" if ratio < limit else ": above"
+        return f"{ratio:.2f} of an empty kernel, limit {limit}{verdict}; {ours:.2f} of one by our own launch"
     if row.target is None or row.fraction_of_copy is None:
         return ""
     return "met" if row.fraction_of_copy >= row.target else "below"

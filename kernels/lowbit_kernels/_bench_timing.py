@@ -4,8 +4,11 @@ Device: one graph goes through several cases, each with buffers of its own, so t
 events stand around each replay; all replays are queued before any is read, so that the host is never in the way. A
 replay of the operation follows one of the copy, again and again, so that both see the same clocks and temperature.
 
-Host: calls that allocate their results, against an empty kernel that is reached through an op and `_launch.launch` as
-ours are and allocates the same results. It takes the input, the results and a count, the least that a kernel can.
+Host: calls that allocate their results, against an empty kernel: an op of the same library, which allocates results of
+the same shapes and launches, as often as the operation does, a kernel that does nothing, by Triton as anybody would:
+``kernel[grid](...)``. The kernel takes the input, the results and a count, the least that one can, and no option; the
+op checks nothing. A second empty call differs in the launch alone, which is `_plans.launch`, as ours is: what that
+saves counts for us against the first, and for both against the second.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import torch
 import triton
 
 from lowbit.errors import DeviceError
-from lowbit_kernels import _launch
+from lowbit_kernels import _launch, _plans
 from lowbit_kernels._bench_case import Case
 from lowbit_kernels._bench_operations import Operation
 
@@ -183,14 +186,14 @@ def interleave(subject: Sample, reference: Sample, samples: int = SAMPLES) -> tu
     return times[1], times[0]
 
 
-def host(subject: Run, reference: Run, samples: int = SAMPLES, calls: int = CALLS_PER_SAMPLE) -> tuple[Spread, Spread]:
-    """Host times of a call of both, interleaved; the device is waited for between the samples, outside them."""
-    times: tuple[list[float], list[float]] = ([], [])
+def host(*functions: Run, samples: int = SAMPLES, calls: int = CALLS_PER_SAMPLE) -> list[Spread]:
+    """Host times of a call of each, interleaved; the device is waited for between the samples, outside them."""
+    times: list[list[float]] = [[] for _ in functions]
     collecting = gc.isenabled()
     gc.disable()
     try:
         for sample in range(WARM_UP + samples):
-            for function, kept in zip((subject, reference), times, strict=True):
+            for function, kept in zip(functions, times, strict=True):
                 _wait()
                 start = time.perf_counter_ns()
                 for _ in range(calls):
@@ -202,7 +205,7 @@ def host(subject: Run, reference: Run, samples: int = SAMPLES, calls: int = CALL
     finally:
         if collecting:
             gc.enable()
-    return Spread.of(times[0]), Spread.of(times[1])
+    return [Spread.of(kept) for kept in times]
 
 
 def _wait() -> None:
@@ -219,23 +222,37 @@ def _allocate(like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in like]
 
 
-def _empty(x: torch.Tensor, like: list[torch.Tensor], kernels: int) -> list[torch.Tensor]:
+@_plans.kept
+def _empty_plan(count: int) -> _plans.Plan:
+    return _plans.Plan(_empty_kernel, (1,), (count,), {})
+
+
+def _empty(x: torch.Tensor, like: list[torch.Tensor], kernels: int, ours: bool) -> list[torch.Tensor]:
     results = _allocate(like)
     for _ in range(kernels):
-        _launch.launch(_empty_kernel, (1,), x, x, results[0], results[len(results) // 2], results[-1], x.numel())
+        tensors = (x, results[0], results[len(results) // 2], results[-1])
+        if ours:
+            _plans.launch(_empty_plan(x.numel()), x, *tensors)
+        else:
+            _empty_kernel[(1,)](*tensors, x.numel())
     return results
 
 
-def _empty_fake(x: torch.Tensor, like: list[torch.Tensor], kernels: int) -> list[torch.Tensor]:
+def _empty_fake(x: torch.Tensor, like: list[torch.Tensor], *_: Any) -> list[torch.Tensor]:
     return _allocate(like)
 
 
-_EMPTY = _launch.register("bench_empty(Tensor x, Tensor[] like, int kernels) -> Tensor[]", _empty, _empty_fake)
+_SCHEMA = "bench_empty(Tensor x, Tensor[] like, int kernels, bool ours) -> Tensor[]"
+_EMPTY = _launch.register(_SCHEMA, _empty, _empty_fake)
 
 
-def empty_call(case: Case, kernels: int) -> Run:
-    """A call that starts as many kernels as the case does and allocates the same results, all as bytes."""
+def empty_call(case: Case, kernels: int, *, ours: bool = False) -> Run:
+    """A call that starts as many kernels as the case does and allocates the same results, bytes as uint8.
+
+    Args:
+      ours: starts them by `_plans.launch`; else by Triton.
+    """
     like = [t.view(torch.uint8) if t.element_size() == 1 else t for t in case.outputs]
     x = case.inputs[0]
     x = x.view(torch.uint8) if x.element_size() == 1 else x
-    return lambda: _EMPTY(x, like, kernels)
+    return lambda: _EMPTY(x, like, kernels, ours)

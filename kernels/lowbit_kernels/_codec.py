@@ -12,6 +12,7 @@ are by powers of two.
     cast_exact(x, dtype) -> float32, float16 or bfloat16, of a float32 that bfloat16 holds exactly
     pack_pairs(codes, ROWS, COLUMNS) -> int32 (ROWS, COLUMNS // 2)      two codes a byte, element 0 in the low nibble
     join_codes(packed, ROWS, COLUMNS) -> int32 (ROWS, COLUMNS * 2)      the inverse of pack_pairs
+    tile_count(extent, BLOCK) -> int                                    ceil(extent / BLOCK), without passing 2**31
     tile_origin(groups, BLOCK_ROWS, BLOCK_GROUPS) -> (first_row, first_group)      of this program, int64
     remaining(total, first, BLOCK) -> int32                             how many of a tile's BLOCK rows, groups … exist
 
@@ -291,12 +292,18 @@ def round_bfloat16(x):
 
 
 @triton.jit
+def tile_count(extent, BLOCK: tl.constexpr):
+    """ceil(extent / BLOCK) of an extent of 1 or more; `tl.cdiv` adds BLOCK first, which an int32 may not hold."""
+    return (extent - 1) // BLOCK + 1
+
+
+@triton.jit
 def tile_origin(groups, BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr):
     """The first row and the first group of this program: programs run along a row's groups first.
 
     groups: of a row, int. -> two int64 scalars.
     """
-    across = tl.cdiv(groups, BLOCK_GROUPS)
+    across = tile_count(groups, BLOCK_GROUPS)
     program = tl.program_id(0)
     return (program // across).to(tl.int64) * BLOCK_ROWS, (program % across).to(tl.int64) * BLOCK_GROUPS
 

@@ -6,8 +6,8 @@
     convert_pair(low, high) -> int32         a byte: low's code in bits 0..3, high's in bits 4..7
 
 With the constexpr HARDWARE the quantisers of MXFP4 and of canonical NVFP4, ties to even, call `convert_pair` where they
-else call `nearest_e2m1` twice and shift; nothing else of them changes. Tensors whose neighbours share no aligned words
-(`_pairs.view_pairs`) are encoded in integers with it too.
+else call `nearest_e2m1` twice and shift, or, for bfloat16 to MXFP4, `_bfloat16_pairs.py`; nothing else of them changes.
+Tensors whose neighbours share no aligned words (`_pairs.view_pairs`) are encoded in integers with it too.
 
 What the instruction does, by PTX ISA 9.0, 9.7.9.21 (`cvt`) and 5.2.3, in our words:
 
@@ -21,8 +21,8 @@ What the instruction does, by PTX ISA 9.0, 9.7.9.21 (`cvt`) and 5.2.3, in our wo
        120a and 121a, to F2FP.SATFINITE.E2M1, and refuses it for sm_90a.
 
 Which sign a zero gets the text does not say, so the instruction is given no signs: in `_pairs.encode_pairs` its inputs
-are |x| * 2**-E, in the NVFP4 kernel q = |x| * g / s with g and s above 0 (`divide_by_scale` gives such a q no sign).
-The signs of x are put in afterwards (`_pairs.sign_bits`), which also makes the NaN rule: POSITIVE_MAX and SIGNED_MAX
+are |x| * 2**-E, in the NVFP4 kernel q = |x * g| / s with s above 0 (`divide_by_scale` gives such a q no sign). Signs
+are put in afterwards (`_pairs.sign_bits`, `_join_signs`), which also makes the NaN rule: POSITIVE_MAX and SIGNED_MAX
 differ in the sign alone.
 
 Why the bits are equal. Let v be such an input, a binary32 pattern 0 .. 0x7F800000 or a NaN of either sign, and N(v) the
@@ -38,8 +38,7 @@ low four bits of `nearest_e2m1(v, True)`.
 * v is NaN. By C convert(v) = 7, whatever its sign and payload; N(v) = 7 by the lemma's second half.
 
 By A the byte is N(low) + 16 N(high), and the lemmas pairs/e2m1/ties_to_even and nvfp4_pairs, which say that the stored
-bytes are right, use nothing of N but the above. So the bytes are equal for every x. (A g out of range that was not
-checked makes every scale NaN; under a negative one the codes, which then mean nothing, may differ.)
+bytes are right, use nothing of N but the above. So the bytes are equal for every x.
 
 All this holds as far as a device does what its manual says. None that has the instruction has run this yet: the check
 `encode hardware` does where there is one, and is reported as not run elsewhere.

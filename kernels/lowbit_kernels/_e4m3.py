@@ -6,6 +6,9 @@
     reciprocal_pair(s) -> (high, low)         1 / s, s an E4M3 value above 0
     divide_by_scale(y, s, high, low) -> float32       RN32(y / s)
     nearest_e2m1(q, TO_EVEN) -> uint32        E2M1 magnitude code in the low four bits
+    least_code(v, twice, once, half) -> uint32        the same of v, by factors of 2, 1 and 1 / 2
+    below_reciprocal(high, low) -> float32            one unit in the last place below RN32(1 / s)
+    multiply_upward(y, r) -> float32                  |y| * r, rounded upward; PTX alone
 
 No fp8 cast is used (Triton's interpreter's are wrong), no `/` (approximate on a GPU) and no division instruction.
 
@@ -39,6 +42,15 @@ from lowbit_kernels._launch import INTERPRETED
 
 FUSED = tl.constexpr(not INTERPRETED or hasattr(getattr(libtriton, "interpreter", None), "fma_fp32"))
 """Whether `tl.fma` rounds once."""
+
+UPWARD = tl.constexpr(
+    """{
+.reg .f32 magnitude;
+abs.f32 magnitude, $1;
+mul.rp.f32 $0, magnitude, $2;
+}"""
+)
+"""The product of a magnitude, rounded toward positive infinity; subnormals are kept."""
 
 SIXTH_HIGH = tl.constexpr(float.fromhex("0x1.555556p-3"))  # RN32(1 / 6)
 SIXTH_LOW = tl.constexpr(float.fromhex("-0x1.555556p-28"))  # RN32(1 / 6 - RN32(1 / 6))
@@ -94,6 +106,15 @@ def divide_by_scale(y, s, high, low):
 
 
 @triton.jit
+def least_code(v, twice, once, half):
+    """The E2M1 magnitude code of v, of which multiples by 2, 1 and 1/2 are formed with these factors."""
+    halves = tl.fma(v, twice, 8388608.0).to(tl.uint32, bitcast=True)
+    ones = tl.fma(v, once, 8388610.0).to(tl.uint32, bitcast=True)
+    twos = tl.fma(v, half, 8388612.0).to(tl.uint32, bitcast=True)
+    return tl.minimum(tl.minimum(tl.minimum(halves, ones), twos), 0x4B000007)
+
+
+@triton.jit
 def nearest_e2m1(q, TO_EVEN: tl.constexpr):
     """q: any shape, float32 >= 0, or NaN. -> uint32 whose low four bits are the E2M1 magnitude, NaN 7.
 
@@ -106,7 +127,17 @@ def nearest_e2m1(q, TO_EVEN: tl.constexpr):
     larger, because the next binary32 number is at least T (1 + 2**-23 / 1.75). That needs FUSED.
     """
     ONE: tl.constexpr = 1.0 if TO_EVEN else 1.0 - 2.0**-24
-    halves = tl.fma(q, 2.0 * ONE, 8388608.0).to(tl.uint32, bitcast=True)
-    ones = tl.fma(q, ONE, 8388610.0).to(tl.uint32, bitcast=True)
-    twos = tl.fma(q, 0.5 * ONE, 8388612.0).to(tl.uint32, bitcast=True)
-    return tl.minimum(tl.minimum(tl.minimum(halves, ones), twos), 0x4B000007)
+    return least_code(q, 2.0 * ONE, ONE, 0.5 * ONE)
+
+
+@triton.jit
+def below_reciprocal(high, low):
+    """RN32(1 / s) of a `reciprocal_pair`, and from there one unit in the last place down."""
+    return ((high + low).to(tl.int32, bitcast=True) - 1).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def multiply_upward(y, r):
+    """y: any shape, float32; r: broadcastable. -> float32 |y| * r, rounded toward positive infinity, by PTX."""
+    r = tl.broadcast_to(r, y.shape)
+    return tl.inline_asm_elementwise(UPWARD, "=f,f,f", [y, r], dtype=tl.float32, is_pure=True, pack=1)

@@ -7,12 +7,14 @@
     require_random(name, bits, ...)                    a contiguous tensor of random bits, or None
     require_key(seed, needed_by) -> (low, high)        the halves of a 64-bit seed as signed 32-bit integers
     choose(name, value, known, hint=None) -> number    a name's constexpr, or an error that lists the names
+    bytes_of(tensor) -> tensor                         a 1-byte dtype as uint8
     rows_of(x) -> (x2d, row_stride, column_stride)     2-D view, a copy only where no view exists
     pad_last_dimension(x, multiple)                    x with zeros appended to its last dimension
     launch(kernel, grid, tensor, *args, **options)     on the tensor's device and the current stream, without fusing
     takes_ptx(tensor) -> bool                          whether kernels on its device can hold PTX
     tile(rows, groups, group_size, ...) -> (BLOCK_ROWS, BLOCK_GROUPS)
-    warps(elements, pairs) -> num_warps                for a tile of so many elements
+    unit(itemsize, *lengths) -> int                    what lengths are multiples of, for 16-byte loads
+    Tile                                               how much of a tensor a program handles, by how many warps
     register(schema, implementation, fake) -> op       a torch.library op of the namespace `lowbit_kernels`
 
 Nothing here waits for the device, so that every call can be captured in a CUDA graph.
@@ -24,14 +26,15 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 
 from lowbit.errors import ArgumentError, DeviceError, DtypeError, ShapeError
-from lowbit_kernels import _codec
+from lowbit_kernels import _codec, _compiled
 from lowbit_kernels._arguments import listed, require_integer, require_same_device, require_strided
+from lowbit_kernels._cache_keys import settle
 from lowbit_kernels._interpreter import lean
 
 INTERPRETED = not isinstance(_codec.decode_e2m1, triton.runtime.JITFunction)
@@ -45,6 +48,22 @@ COMPILE_OPTIONS = {"enable_fp_fusion": False, "sanitize_overflow": False}
 """A contracted multiplication and addition is rounded once, not twice; and integers wrap here on purpose."""
 
 _ELEMENTS_PER_PROGRAM = 1 << 18 if INTERPRETED else 1 << 13
+_WHOLE_TILES = not INTERPRETED
+
+
+class Tile(NamedTuple):
+    """How a kernel is divided.
+
+    Args:
+      share: a program has this part of the usual elements, see `tile`.
+      warps: of a program.
+      rows: at least, where the kernel's results do not follow the rows.
+    """
+
+    share: int
+    warps: int
+    rows: int = 1
+
 
 LIBRARY = torch.library.Library("lowbit_kernels", "DEF")
 
@@ -108,6 +127,11 @@ def require_bytes(
             f"{name}: got {tensor.dtype}, want {listed((torch.uint8, dtype) if dtype else (torch.uint8,))}"
         )
     return tensor.view(torch.uint8)
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a 1-byte dtype as uint8."""
+    return tensor if tensor.dtype == torch.uint8 else tensor.view(torch.uint8)
 
 
 def require_float(name: str, dtype: torch.dtype) -> None:
@@ -225,7 +249,7 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
       only one, the row stride is K times the column stride.
     """
     columns = x.shape[-1]
-    x2d = x.reshape(math.prod(x.shape[:-1]), columns)
+    x2d = x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), columns)
     row_stride, column_stride = x2d.stride()
     if x2d.shape[0] <= 1:
         row_stride = columns * column_stride
@@ -237,21 +261,39 @@ def tile(
 ) -> tuple[int, int]:
     """How many rows and groups one program handles; both powers of two.
 
+    On a GPU a tile is whole even where the tensor is smaller, so that few are compiled: one for a single row, and one
+    for each width of rows that are narrower than a tile. In the interpreter, which pays for each element, it is not.
+
     Args:
       rows, groups: of the tensor; rows = 1 where rows follow each other without a gap.
       group_size: elements of a group.
-      row_multiple, group_multiple: least extents, powers of two (a swizzled scale tile is 128 rows by 4 groups).
-      share: of the usual number of elements a program handles the share-th part, a power of two.
+      row_multiple, group_multiple: least extents, powers of two.
+      share: a program handles this part of the usual elements, a power of two; in the interpreter all of them.
     """
-    budget = max(_ELEMENTS_PER_PROGRAM // share // group_size, 1)
-    block_groups = min(triton.next_power_of_2(max(groups, group_multiple)), max(budget // row_multiple, group_multiple))
-    block_rows = min(triton.next_power_of_2(max(rows, row_multiple)), max(budget // block_groups, row_multiple))
+    budget = max(_ELEMENTS_PER_PROGRAM // (share if _WHOLE_TILES else 1) // group_size, 1)
+    most_groups = max(budget // row_multiple, group_multiple)
+    if _WHOLE_TILES and rows == 1:
+        return row_multiple, most_groups
+    block_groups = min(power_of_two(max(groups, group_multiple)), most_groups)
+    block_rows = max(budget // block_groups, row_multiple)
+    if not _WHOLE_TILES:
+        block_rows = min(power_of_two(max(rows, row_multiple)), block_rows)
     return block_rows, block_groups
 
 
-def warps(elements: int, pairs: int) -> int:
-    """The number of warps for a tile: 64 elements a thread, or 32 that are not loaded in pairs, if that is 1 to 16."""
-    return min(max(elements // (2048 if pairs else 1024), 1), 16)
+def power_of_two(length: int) -> int:
+    """The least that is not below a length of 1 or more; triton's function costs as much as a launch."""
+    return 1 << (length - 1).bit_length()
+
+
+def unit(itemsize: int, *lengths: int) -> int:
+    """How many loads of `itemsize` bytes 16 bytes are, if that divides all lengths, else 1.
+
+    A kernel gets lengths in such units, and the unit as a constexpr: 16 bytes can be loaded at once where the lengths
+    themselves, of which no kernel is made anew, say nothing.
+    """
+    most = 16 // itemsize
+    return 1 if any(length % most for length in lengths) else most
 
 
 def takes_ptx(tensor: torch.Tensor) -> bool:
@@ -259,20 +301,31 @@ def takes_ptx(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda and torch.version.hip is None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], tensor: torch.Tensor, *args: Any, **options: Any) -> None:
-    """Starts a kernel on a tensor's device and that device's current stream; an empty grid starts nothing."""
+def launch(kernel: Any, grid: tuple[int, ...], tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+    """Starts a kernel on a tensor's device and that device's current stream; an empty grid starts nothing.
+
+    Returns:
+      What `_compiled.start` has kept, if it has.
+    """
     if 0 in grid:
-        return
+        return None
     if INTERPRETED:
         with _silence(), lean():
             kernel[grid](*args, **options)
-        return
+        return None
+    if kernel.hash is None:
+        settle(kernel)
     options |= COMPILE_OPTIONS
-    if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():
-        with torch.cuda.device(tensor.device):
-            kernel[grid](*args, **options)
-    else:
-        kernel[grid](*args, **options)
+    device = tensor.device.index
+    start = _compiled.start if takes_ptx(tensor) else _start
+    if tensor.is_cuda and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return start(kernel, grid, device, args, options)
+    return start(kernel, grid, device, args, options)
+
+
+def _start(kernel: Any, grid: tuple[int, ...], _: int | None, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+    kernel[grid](*args, **options)
 
 
 def _silence() -> contextlib.AbstractContextManager[Any]:

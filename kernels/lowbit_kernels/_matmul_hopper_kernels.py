@@ -223,8 +223,8 @@ def matmul_kernel(
         a_stride = a_stride * 4
         b_stride = b_stride * 4
 
-    across = gl.cdiv(n, BLOCK_N)
-    down = gl.cdiv(m, BLOCK_M)
+    across = (n - 1) // BLOCK_N + 1  # as `_codec.tile_count`
+    down = (m - 1) // BLOCK_M + 1
     program = gl.program_id(0)
     first = program // (group * across) * group
     height = gl.minimum(down - first, group)

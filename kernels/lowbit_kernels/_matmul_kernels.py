@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lowbit_kernels._codec import round_bfloat16
+from lowbit_kernels._codec import round_bfloat16, tile_count
 from lowbit_kernels._launch import INTERPRETED
 from lowbit_kernels._matmul_decode import chunk_scales, decode, scale_row
 
@@ -51,7 +51,7 @@ def finish(acc, factor, MX: tl.constexpr, dtype):
 @triton.jit
 def _tile(m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     """This program's first rows of a and b, int64: columns of GROUP_M tiles, whose operands the L2 cache then holds."""
-    across, down = tl.cdiv(n, BLOCK_N), tl.cdiv(m, BLOCK_M)
+    across, down = tile_count(n, BLOCK_N), tile_count(m, BLOCK_M)
     program = tl.program_id(0)
     first = program // (GROUP_M * across) * GROUP_M
     height = tl.minimum(down - first, GROUP_M)
@@ -123,7 +123,7 @@ def matmul_kernel(
     for step in range(0, STEPS if STEPS else steps):
         if MASKED:
             word_left = (word < words - step * WORDS)[None, :]
-            chunk_left = (chunk < tl.cdiv(words, 4) - step * (WORDS // 4))[None, :]
+            chunk_left = (chunk * 4 < words - step * WORDS)[None, :]
             a_words = tl.load(a_ptr + a_offsets, mask=word_left, other=0)  # (BLOCK_M, WORDS)
             b_words = tl.load(b_ptr + b_offsets, mask=word_left, other=0)  # (BLOCK_N, WORDS)
             a_scales = tl.load(a_scales_ptr + a_scale_offsets, mask=chunk_left, other=0)  # (BLOCK_M, WORDS // 4)

@@ -1,4 +1,4 @@
-"""The device side of `mx4.py`, where the layout is drawn and the formula stands.
+"""The device side of `mx4.py`, where the layout is drawn and the formula stands, for any call of it.
 
 Tiles are (BLOCK_M, GROUP): BLOCK_M = BLOCK_ROWS * BLOCK_GROUPS groups, one pass, one load of each element. With PAIRS
 (see `_pairs.py`, the usual case) they are (BLOCK_M, GROUP / 2) words of two elements. Every load and store is masked by
@@ -31,7 +31,7 @@ from lowbit_kernels._codec import (
 )
 from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_INDEX, draw_bytes
 
-_SCALE_LIMIT = tl.constexpr(125 + 127)
+SCALE_LIMIT = tl.constexpr(125 + 127)
 _GIVEN = tl.constexpr(RANDOM_GIVEN)
 _SEEDED = tl.constexpr(RANDOM_INDEX)
 _NAN_TO_NEGATIVE = tl.constexpr(0x80000000 - 0x7F800001)  # added to a magnitude's bits
@@ -48,14 +48,14 @@ def _scale_random(scale_random_ptr, number, exists, key_low, key_high, SCALE_RAN
         return 0
 
 
-@triton.jit(do_not_specialize=["key_low", "key_high"])
+@triton.jit(do_not_specialize=["rows", "lanes", "groups", "row_stride", "column_stride", "key_low", "key_high"])
 def quantize(
     x_ptr,
     stream_ptr,
     random_ptr,
     scale_random_ptr,
     rows,
-    columns,
+    lanes,
     groups,
     row_stride,
     column_stride,
@@ -67,11 +67,18 @@ def quantize(
     RANDOM: tl.constexpr,
     SCALE_RANDOM: tl.constexpr,
     PAIRS: tl.constexpr,
+    STRIDED: tl.constexpr,
+    UNIT: tl.constexpr,
     WIDE: tl.constexpr,
+    PTX: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
 ):
+    """lanes: what there is to load of a row, elements or words. It and row_stride are in units of UNIT.
+
+    column_stride: counts where STRIDED; else it is 1.
+    """
     BLOCK_M: tl.constexpr = BLOCK_ROWS * BLOCK_GROUPS
     BYTES: tl.constexpr = GROUP // 2
     LANES: tl.constexpr = BYTES if PAIRS else GROUP
@@ -85,31 +92,33 @@ def quantize(
         row = row.to(tl.int64)
         group = group.to(tl.int64)
 
-    # columns and lanes count what is loaded, elements or words, from this tile's first
-    lane = group[:, None] * LANES + tl.arange(0, LANES)[None, :]  # (BLOCK_M, LANES)
-    row_lanes = columns // 2 if PAIRS else columns
+    lane = group[:, None] * LANES + tl.arange(0, LANES)[None, :]  # (BLOCK_M, LANES), from this tile's first
+    row_lanes = lanes.to(tl.int64) * UNIT
     inside = exists[:, None] & (lane < remaining(row_lanes, first_group * LANES, BLOCK_GROUPS * LANES))
-    start = x_ptr + first_row * row_stride + first_group * LANES * column_stride
-    offsets = lane * column_stride
+    start = first_group * LANES
+    offsets = lane
+    if STRIDED:
+        start *= column_stride
+        offsets *= column_stride
     if BLOCK_ROWS > 1:
-        offsets += row[:, None] * row_stride
-    loaded = tl.load(start + offsets, mask=inside, other=0)
+        offsets += row[:, None] * row_stride * UNIT
+    loaded = tl.load(x_ptr + first_row * row_stride * UNIT + start + offsets, mask=inside, other=0)
 
     number = (first_row + row) * groups + first_group + group  # (BLOCK_M,) int64, of the group
     scale_random = _scale_random(scale_random_ptr, number, exists, key_low, key_high, SCALE_RANDOM)
     if PAIRS:
-        amax = _pairs.amax_bits(loaded, True, PAIRS)  # (BLOCK_M,) bits, without NaN
-        byte = scale_byte(amax, scale_random, RULE, MANTISSA_BITS, EXPONENT_BITS, _SCALE_LIMIT)
+        amax = _pairs.amax_bits(loaded, True, PAIRS, PTX)  # (BLOCK_M,) bits, without NaN
+        byte = scale_byte(amax, scale_random, RULE, MANTISSA_BITS, EXPONENT_BITS, SCALE_LIMIT)
         factor = inverse_power_of_two(byte)[:, None]
-        packed = _pairs.encode_pairs(loaded, factor, ROUNDING, NAN_SIGNED_MAX, EXPONENT_BITS, PAIRS)
+        packed = _pairs.encode_pairs(loaded, factor, ROUNDING, NAN_SIGNED_MAX, EXPONENT_BITS, PAIRS, False, PTX)
     else:
         x = widen(loaded)  # (BLOCK_M, GROUP)
         bits = x.to(tl.int32, bitcast=True)
         keys = (bits & MAGNITUDE_BITS) + _NAN_TO_NEGATIVE
         amax = tl.maximum(tl.max(keys, axis=1), _NAN_TO_NEGATIVE) - _NAN_TO_NEGATIVE
-        byte = scale_byte(amax, scale_random, RULE, MANTISSA_BITS, EXPONENT_BITS, _SCALE_LIMIT)
+        byte = scale_byte(amax, scale_random, RULE, MANTISSA_BITS, EXPONENT_BITS, SCALE_LIMIT)
         scaled = x * inverse_power_of_two(byte)[:, None]
-        first = (first_row + row) * columns + (first_group + group) * GROUP  # (BLOCK_M,) int64, of the unpadded x
+        first = (first_row + row) * row_lanes + (first_group + group) * GROUP  # (BLOCK_M,) int64, of the unpadded x
         random = draw_bytes(first, random_ptr, inside, key_low, key_high, RANDOM, BLOCK_M, GROUP)
         NARROW: tl.constexpr = x_ptr.dtype.element_ty != tl.float32
         if EXPONENT_BITS == 2:
@@ -125,20 +134,22 @@ def quantize(
     tl.store(stream + offset + BYTES, byte.to(tl.uint8), mask=exists)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "lanes", "groups"])
 def dequantize(
     stream_ptr,
     out_ptr,
     rows,
-    columns,
+    lanes,
     groups,
     EXPONENT_BITS: tl.constexpr,
     PAIRS: tl.constexpr,
+    UNIT: tl.constexpr,
     WIDE: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
 ):
+    """lanes: what there is to store of a row, elements or words, in units of UNIT."""
     BLOCK_M: tl.constexpr = BLOCK_ROWS * BLOCK_GROUPS
     BYTES: tl.constexpr = GROUP // 2
     LANES: tl.constexpr = BYTES if PAIRS else GROUP
@@ -169,9 +180,8 @@ def dequantize(
         value = decode_e2m1(codes) if EXPONENT_BITS == 2 else decode_e3m0(codes)
         values = cast_exact(value * scale, out_ptr.dtype.element_ty)
 
-    # columns and lanes count what is stored, elements or words, from this tile's first
-    row_lanes = columns // 2 if PAIRS else columns
-    lane = group[:, None] * LANES + tl.arange(0, LANES)[None, :]  # (BLOCK_M, LANES)
+    lane = group[:, None] * LANES + tl.arange(0, LANES)[None, :]  # (BLOCK_M, LANES), from this tile's first
+    row_lanes = lanes.to(tl.int64) * UNIT
     inside = exists[:, None] & (lane < remaining(row_lanes, first_group * LANES, BLOCK_GROUPS * LANES))
     offsets = lane
     if BLOCK_ROWS > 1:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lowbit_kernels import _pairs
+from lowbit_kernels import _pairs, _stochastic_pairs
 from lowbit_kernels._codec import (
     INFINITY_BITS,
     MAGNITUDE_BITS,
     NAN_POSITIVE_MAX,
+    STOCHASTIC,
     cast_exact,
     decode_e2m1,
     encode_e2m1,
@@ -27,8 +28,13 @@ from lowbit_kernels._codec import (
     tile_origin,
     widen,
 )
-from lowbit_kernels._philox import draw_bytes
+from lowbit_kernels._philox import RANDOM_TILE, draw_bytes, pair_bytes, pair_words
 from lowbit_kernels.swizzle import swizzled_offset
+
+LENGTHS = ("rows", "groups", "padded_rows", "padded_groups", "row_stride", "column_stride")
+"""Arguments of which no kernel is made anew."""
+
+_RANDOM_TILE = tl.constexpr(RANDOM_TILE)
 
 
 @triton.jit
@@ -40,7 +46,24 @@ def _block_scale(amax, RULE: tl.constexpr):
     return tl.where(marked, 255, byte), factor[:, None]
 
 
-@triton.jit(do_not_specialize=["key_low", "key_high"])
+@triton.jit
+def _encode_drawn(words, factor, number, key_low, key_high, PAIRS: tl.constexpr, PTX: tl.constexpr):
+    """The two codes of each word, rounded stochastically: (BLOCK_M, 16) integers, in the low byte.
+
+    number: (BLOCK_M,) int64, of the block in x: its 32 random bytes are those of two counters.
+    """
+    random = pair_words(number * 2, key_low, key_high, 2)
+    low, high = _pairs.signed(words, PAIRS)
+    first, second = low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True)
+    if PTX:
+        return _stochastic_pairs.encode(first, second, factor, random)
+    else:
+        first_random, second_random = pair_bytes(random)
+        code = encode_e2m1(first * factor, first_random, STOCHASTIC, NAN_POSITIVE_MAX, False, low)
+        return code | (encode_e2m1(second * factor, second_random, STOCHASTIC, NAN_POSITIVE_MAX, False, high) << 4)
+
+
+@triton.jit(do_not_specialize=[*LENGTHS, "key_low", "key_high"])
 def quantize(
     x_ptr,
     packed_ptr,
@@ -59,11 +82,15 @@ def quantize(
     RANDOM: tl.constexpr,
     SWIZZLE: tl.constexpr,
     PAIRS: tl.constexpr,
+    STRIDED: tl.constexpr,
+    UNIT: tl.constexpr,
     WIDE: tl.constexpr,
+    PTX: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
     HARDWARE: tl.constexpr = False,
 ):
+    """row_stride: in units of UNIT. column_stride: counts where STRIDED; else it is 1."""
     BLOCK_M: tl.constexpr = BLOCK_ROWS * BLOCK_GROUPS
     LANES: tl.constexpr = 16 if PAIRS else 32
     first_row, first_group = tile_origin(padded_groups, BLOCK_ROWS, BLOCK_GROUPS)
@@ -76,16 +103,27 @@ def quantize(
         group = group.to(tl.int64)
 
     inside = tl.broadcast_to(exists[:, None], (BLOCK_M, LANES))
-    start = x_ptr + first_row * row_stride + first_group * LANES * column_stride
-    offsets = (group[:, None] * LANES + tl.arange(0, LANES)[None, :]) * column_stride
+    start = first_group * LANES
+    offsets = group[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    if STRIDED:
+        start *= column_stride
+        offsets *= column_stride
     if BLOCK_ROWS > 1:
-        offsets += row[:, None] * row_stride
-    loaded = tl.load(start + offsets, mask=inside, other=0)
+        offsets += row[:, None] * row_stride * UNIT
+    pointers = x_ptr + first_row * row_stride * UNIT + start + offsets
+    if PAIRS:
+        # a thread then has 64 bytes of x, and stores the codes of these
+        VECTOR: tl.constexpr = 512 // x_ptr.dtype.element_ty.primitive_bitwidth
+        pointers = tl.max_contiguous(pointers, (1, VECTOR))
+    loaded = tl.load(pointers, mask=inside, other=0)
 
     number = (first_row + row) * groups + first_group + group  # (BLOCK_M,) int64, of the block in x
     if PAIRS:
-        byte, factor = _block_scale(_pairs.amax_bits(loaded, False, PAIRS), RULE)
-        packed = _pairs.encode_pairs(loaded, factor, ROUNDING, NAN_POSITIVE_MAX, 2, PAIRS, HARDWARE)  # (BLOCK_M, 16)
+        byte, factor = _block_scale(_pairs.amax_bits(loaded, False, PAIRS, PTX), RULE)
+        if RANDOM == _RANDOM_TILE:
+            packed = _encode_drawn(loaded, factor, number, key_low, key_high, PAIRS, PTX)
+        else:
+            packed = _pairs.encode_pairs(loaded, factor, ROUNDING, NAN_POSITIVE_MAX, 2, PAIRS, HARDWARE, PTX)
     else:
         x = widen(loaded)  # (BLOCK_M, 32)
         bits = x.to(tl.int32, bitcast=True)
@@ -93,22 +131,26 @@ def quantize(
         random = draw_bytes(number * 32, random_ptr, inside, key_low, key_high, RANDOM, BLOCK_M, 32)
         NARROW: tl.constexpr = x_ptr.dtype.element_ty != tl.float32
         codes = encode_e2m1(x * factor, random, ROUNDING, NAN_POSITIVE_MAX, NARROW, bits)
-        packed = pack_pairs(codes, BLOCK_M, 32)  # (BLOCK_M, 16)
+        packed = pack_pairs(codes, BLOCK_M, 32)
 
-    packed_start = packed_ptr + (first_row * groups + first_group) * 16
-    packed_offsets = (row[:, None] * groups + group[:, None]) * 16 + tl.arange(0, 16)[None, :]
-    tl.store(packed_start + packed_offsets, packed.to(tl.uint8), mask=exists[:, None])
+    offsets = (row[:, None] * groups + group[:, None]) * 16 + tl.arange(0, 16)[None, :]  # (BLOCK_M, 16)
+    pointers = packed_ptr + (first_row * groups + first_group) * 16 + offsets
+    if PAIRS:
+        pointers = tl.max_contiguous(pointers, (1, VECTOR))
+    tl.store(pointers, packed.to(tl.uint8), mask=exists[:, None])
     if SWIZZLE:
-        # programs cover the padded extent and write its zeros too
+        # programs cover the padded extent and write its zeros too. The scales of 128 rows lie together, and those of
+        # the groups before a tile's first one, a multiple of 4, before its own: the rest is counted in 32 bits
         within = row < remaining(padded_rows, first_row, BLOCK_ROWS)
         within &= group < remaining(padded_groups, first_group, BLOCK_GROUPS)
-        offset = swizzled_offset(first_row + row, first_group + group, padded_groups)
-        tl.store(scales_ptr + offset, tl.where(exists, byte, 0).to(tl.uint8), mask=within)
+        start = (first_row & -128) * padded_groups + first_group * 128
+        offset = swizzled_offset((first_row & 127).to(tl.int32) + row, group, padded_groups)
+        tl.store(scales_ptr + start + offset, tl.where(exists, byte, 0).to(tl.uint8), mask=within)
     else:
         tl.store(scales_ptr + first_row * groups + first_group + row * groups + group, byte.to(tl.uint8), mask=exists)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["groups"])
 def dequantize(packed_ptr, scales_ptr, out_ptr, groups, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK_M
     group = tl.arange(0, BLOCK_M)  # (BLOCK_M,)

@@ -1,15 +1,28 @@
 """The quantising kernels behind `nvfp4.py`, which draws the format.
 
-    amax_kernel            x → one partial maximum a program          ┐ only where g is computed
-    tensor_scale_kernel    partial maxima → g                         ┘
     quantize_kernel        x, g → packed codes, scale bytes           one pass, nothing between memory and registers
 
-Tiles are (BLOCK_M, 16): BLOCK_M = BLOCK_ROWS * BLOCK_GROUPS blocks of 16 elements. With PAIRS (see `_pairs.py`, the
-usual case) they are (BLOCK_M, 8) words of two elements, and a block is in one thread. Every load and store is masked by
-the blocks that exist.
+A g that is computed comes from the kernels of `_nvfp4_amax.py`.
+
+Tiles are those of `_nvfp4_tiles.py`. With PAIRS (see `_pairs.py`, the usual case) they are (BLOCK_M, 8) words of two
+elements, and a block is in one thread. PTX swaps a device function for an equal one that only NVIDIA's GPUs have.
 
 |RN32(x * g)| does not fall where |x| grows, so amax(y) = RN32(amax(x) * g): integer maxima of the patterns of x, among
 which Inf and then NaN are the largest, and one multiplication.
+
+How a code is found with one multiplication instead of a quotient. s has eight significands and E2M1 seven ties T. The
+code of RN32(y / s) is that of y / s (lemma quotient/decides), and changes where |y| passes s * T. A product |y| * r
+grows with |y|; so it decides the same if s * T and the two binary32 numbers next to it fall on the right sides of T.
+With r one unit in the last place below RN32(1 / s) they do, for every s:
+
+* the exact product, as an fma takes it: that of s * T is below T, the next one above. Ties go toward zero.
+* the product rounded upward: where a tie goes up, to an even code, s * T gives T and the number before less; where it
+  goes down s * T gives at most T, and the next number more. (Rounded to nearest it does not do: s = 15 / 8.)
+
+Rounded upward a product reaches T exactly if it is above the number before T, however far from T it is: products so
+small that they are subnormal keep code 0, large and infinite ones code 7, and NaN stays NaN. The lemmas nvfp4_quotient
+say it of every s and y. Only PTX multiplies upward; elsewhere ties to even take the correctly rounded quotient. Codes
+that a seed rounds take a product with RN32(1 / s), cut off, in PTX (`_stochastic_pairs.py`), else that quotient too.
 """
 
 from __future__ import annotations
@@ -17,11 +30,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lowbit_kernels import _pairs
+from lowbit_kernels import _pairs, _stochastic_pairs
 from lowbit_kernels._codec import (
     INFINITY_BITS,
     MAGNITUDE_BITS,
     NAN_POSITIVE_MAX,
+    STOCHASTIC,
     TIES_TO_EVEN,
     TIES_TOWARD_ZERO,
     TOWARD_NEGATIVE,
@@ -34,13 +48,17 @@ from lowbit_kernels._codec import (
 from lowbit_kernels._e2m1_hardware import convert_pair
 from lowbit_kernels._e4m3 import (
     FUSED,
+    below_reciprocal,
     divide_by_scale,
     divide_by_six,
     encode_e4m3,
+    least_code,
+    multiply_upward,
     nearest_e2m1,
     reciprocal_pair,
 )
-from lowbit_kernels._philox import RANDOM_TILE, draw_bytes, philox_words
+from lowbit_kernels._nvfp4_tiles import inside, load_blocks, tile_of
+from lowbit_kernels._philox import RANDOM_TILE, draw_bytes, pair_bytes, pair_words
 from lowbit_kernels.swizzle import swizzled_offset
 
 COMPUTED, GIVEN, UNIT = 0, 1, 2
@@ -49,13 +67,30 @@ COMPUTED, GIVEN, UNIT = 0, 1, 2
 _COMPUTED = tl.constexpr(COMPUTED)
 _GIVEN = tl.constexpr(GIVEN)
 _UNIT = tl.constexpr(UNIT)
-_BFLOAT16 = tl.constexpr(_pairs.BFLOAT16)
 _FLOAT16 = tl.constexpr(_pairs.FLOAT16)
-_FLOAT32 = tl.constexpr(_pairs.FLOAT32)
 _RANDOM_TILE = tl.constexpr(RANDOM_TILE)
 
-SPAN = tl.constexpr(2688.0)  # 6 * 448, the largest value that codes and scale can hold
-LEAST_AMAX = tl.constexpr(0x2B8CBCCC)  # RN32(1e-12)
+# The signs of $1 .. $4, low elements, and $5 .. $8, high ones, go into bits 3 and 7 of the low bytes of $9 .. $12.
+# Selectors of 8 and more give a byte's sign eight times.
+SIGNS = tl.constexpr(
+    """{
+.reg .b32 codes, codes_after, lows, lows_after, highs, highs_after;
+prmt.b32 codes, $9, $10, 0x0040;
+prmt.b32 codes_after, $11, $12, 0x0040;
+prmt.b32 codes, codes, codes_after, 0x5410;
+prmt.b32 lows, $1, $2, 0x00FB;
+prmt.b32 lows_after, $3, $4, 0x00FB;
+prmt.b32 lows, lows, lows_after, 0x5410;
+prmt.b32 highs, $5, $6, 0x00FB;
+prmt.b32 highs_after, $7, $8, 0x00FB;
+prmt.b32 highs, highs, highs_after, 0x5410;
+and.b32 lows, lows, 0x08080808;
+lop3.b32 highs, highs, 0x80808080, lows, 0xEA;
+lop3.b32 $0, codes, highs, 0, 0xFC;
+}"""
+)
+SIGNS_CONSTRAINTS = tl.constexpr("=r" + ",r" * 12)
+
 LARGEST_BITS = tl.constexpr(0x7F7FFFFF)  # FLT_MAX
 
 
@@ -67,135 +102,6 @@ def _bits(x):
 @triton.jit
 def _float(bits):
     return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _tile(tile, rows, groups, WIDE: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_GROUPS: tl.constexpr):
-    """Tile number `tile`, counted along a row's groups first.
-
-    -> first row and first group (int64 scalars); row and group of each block within the tile, and whether it exists,
-    each (BLOCK_ROWS * BLOCK_GROUPS,).
-    """
-    across = tl.cdiv(groups, BLOCK_GROUPS)
-    first_row = (tile // across).to(tl.int64) * BLOCK_ROWS
-    first_group = (tile % across).to(tl.int64) * BLOCK_GROUPS
-    local = tl.arange(0, BLOCK_ROWS * BLOCK_GROUPS)
-    row = local // BLOCK_GROUPS
-    group = local % BLOCK_GROUPS
-    exists = (row < rows - first_row) & (group < groups - first_group)
-    if WIDE:
-        row = row.to(tl.int64)
-        group = group.to(tl.int64)
-    return first_row, first_group, row, group, exists
-
-
-@triton.jit
-def _load(x_ptr, first_row, first_group, row, group, exists, row_stride, column_stride, PER_BLOCK: tl.constexpr):
-    """PER_BLOCK consecutive elements (or words; then strides count words) of each block: (BLOCK_M, PER_BLOCK)."""
-    start = x_ptr + first_row * row_stride + first_group * PER_BLOCK * column_stride
-    lane = tl.arange(0, PER_BLOCK)[None, :]
-    offsets = row[:, None] * row_stride + (group[:, None] * PER_BLOCK + lane) * column_stride
-    return tl.load(start + offsets, mask=exists[:, None], other=0)
-
-
-@triton.jit
-def _keys(x, LIMIT: tl.constexpr, PAIRS: tl.constexpr):
-    """Left-aligned magnitude patterns as uint32, of a pair the larger; with a LIMIT, those from it on count as 0.
-
-    A high half keeps its neighbour's bits below its own; they decide nothing between different magnitudes.
-    """
-    if PAIRS == _FLOAT32:
-        low = x.to(tl.uint32) << 1
-        high = (x >> 32).to(tl.uint32) << 1
-    elif PAIRS:
-        low = x.to(tl.uint32, bitcast=True) << 17
-        high = x.to(tl.uint32, bitcast=True) << 1
-    else:
-        low = _bits(widen(x)).to(tl.uint32, bitcast=True) << 1
-        high = low
-    if LIMIT:
-        low = tl.where(low >= LIMIT, 0, low)
-        high = tl.where(high >= LIMIT, 0, high)
-    return tl.maximum(low, high)
-
-
-@triton.jit
-def _largest_key(
-    x_ptr,
-    rows,
-    groups,
-    row_stride,
-    column_stride,
-    tiles,
-    LIMIT: tl.constexpr,
-    PAIRS: tl.constexpr,
-    WIDE: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_GROUPS: tl.constexpr,
-):
-    """The largest key of this program's tiles, as a uint32 scalar."""
-    PER_BLOCK: tl.constexpr = 8 if PAIRS else 16
-    largest = tl.zeros((BLOCK_ROWS * BLOCK_GROUPS, PER_BLOCK), tl.uint32)
-    tile = tl.program_id(0)
-    while tile < tiles:  # older interpreters cannot take tensors as the bounds of a range
-        first_row, first_group, row, group, exists = _tile(tile, rows, groups, WIDE, BLOCK_ROWS, BLOCK_GROUPS)
-        x = _load(x_ptr, first_row, first_group, row, group, exists, row_stride, column_stride, PER_BLOCK)
-        largest = tl.maximum(largest, _keys(x, LIMIT, PAIRS))
-        tile += tl.num_programs(0)
-    return tl.max(tl.max(largest, axis=1), axis=0)
-
-
-@triton.jit
-def amax_kernel(
-    x_ptr,
-    partial_ptr,
-    rows,
-    groups,
-    row_stride,
-    column_stride,
-    tiles,
-    FINITE: tl.constexpr,
-    PAIRS: tl.constexpr,
-    WIDE: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_GROUPS: tl.constexpr,
-):
-    """One int32 a program: the largest float32 magnitude pattern of its tiles; with FINITE of the finite elements only.
-
-    Only a program that meets Inf or NaN reads its tiles again and leaves them out.
-    """
-    INFINITE: tl.constexpr = 0xF8000000 if PAIRS == _FLOAT16 else 0xFF000000
-    top = _largest_key(x_ptr, rows, groups, row_stride, column_stride, tiles, 0, PAIRS, WIDE, BLOCK_ROWS, BLOCK_GROUPS)
-    if FINITE:
-        again = top >= INFINITE
-        if again:
-            top = _largest_key(
-                x_ptr, rows, groups, row_stride, column_stride, tiles, INFINITE, PAIRS, WIDE, BLOCK_ROWS, BLOCK_GROUPS
-            )
-    if PAIRS == _FLOAT16:
-        bits = _bits((top >> 17).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32))
-    elif PAIRS == _BFLOAT16:
-        bits = (top >> 1).to(tl.int32, bitcast=True) & 0x7FFF0000
-    else:
-        bits = (top >> 1).to(tl.int32, bitcast=True)
-    tl.store(partial_ptr + tl.program_id(0), bits)
-
-
-@triton.jit
-def tensor_scale_kernel(partial_ptr, count, g_ptr, CANONICAL: tl.constexpr, BLOCK: tl.constexpr):
-    """g of the largest of `count` <= BLOCK patterns, 0 of none. Divisions are correctly rounded.
-
-    canonical    a = 0: 1, else min(RN32(2688 / a), FLT_MAX)
-    else         RN32(RN32(1 / max(a, RN32(1e-12))) * 2688), which gives 0 for Inf and NaN for NaN
-    """
-    index = tl.arange(0, BLOCK)
-    bits = tl.max(tl.load(partial_ptr + index, mask=index < count, other=0), axis=0)
-    if CANONICAL:
-        g = tl.div_rn(SPAN, _float(tl.where(bits == 0, 0x3F800000, bits)))
-        g = tl.where(bits == 0, 1.0, _float(tl.minimum(_bits(g), LARGEST_BITS)))
-    else:
-        g = tl.div_rn(1.0, _float(tl.maximum(bits, LEAST_AMAX))) * SPAN
-    tl.store(g_ptr, g)
 
 
 @triton.jit
@@ -226,7 +132,22 @@ def _block_scale(amax, g, CANONICAL: tl.constexpr, ORIGIN: tl.constexpr):
 
 
 @triton.jit
-def _codes(x, g, scale, high, low, random, ROUNDING: tl.constexpr):
+def _nearest_quotient(y, scale, high, low, TO_EVEN: tl.constexpr, PTX: tl.constexpr):
+    """y: any shape, float32; scale, high, low: broadcastable. Needs FUSED.
+
+    -> uint32 whose low eight bits are the E2M1 magnitude of |y| / scale, at ties the even or the lower one; of NaN 7.
+    """
+    r = below_reciprocal(high, low)
+    if not TO_EVEN:
+        return least_code(tl.abs(y), r * 2.0, r, r * 0.5)
+    elif PTX:
+        return nearest_e2m1(multiply_upward(y, r), True)
+    else:
+        return nearest_e2m1(divide_by_scale(tl.abs(y), scale, high, low), True)
+
+
+@triton.jit
+def _codes(x, g, scale, high, low, random, ROUNDING: tl.constexpr, PTX: tl.constexpr):
     """int32 E2M1 codes in the low four bits of (BLOCK_M, n) elements; scale, high, low: (BLOCK_M, 1).
 
     The limits 6 * scale are exact. `tl.minimum` returns the number where the other is NaN, whatever its sign, so
@@ -237,8 +158,8 @@ def _codes(x, g, scale, high, low, random, ROUNDING: tl.constexpr):
     sign = _bits(y) & ~MAGNITUDE_BITS
     NEAREST: tl.constexpr = FUSED & ((ROUNDING == TIES_TO_EVEN) | (ROUNDING == TIES_TOWARD_ZERO))
     if NEAREST:  # an interpreter that does not fuse does not drop NaN either
-        q = divide_by_scale(tl.abs(y), scale, high, low)  # NaN for an infinite y
-        return nearest_e2m1(q, ROUNDING == TIES_TO_EVEN).to(tl.int32, bitcast=True) | (sign >> 28) & 8
+        code = _nearest_quotient(y, scale, high, low, ROUNDING == TIES_TO_EVEN, PTX)
+        return code.to(tl.int32, bitcast=True) | (sign >> 28) & 8
     y = tl.minimum(tl.abs(y), limit)
     q = divide_by_scale(y, scale, high, low)
     MAY_NOT_VANISH: tl.constexpr = (ROUNDING == TOWARD_NEGATIVE) | (ROUNDING == TOWARD_POSITIVE)
@@ -248,22 +169,87 @@ def _codes(x, g, scale, high, low, random, ROUNDING: tl.constexpr):
 
 
 @triton.jit
-def _pair_bytes(block, key_low, key_high, RANDOM: tl.constexpr):
-    """The random bytes of both elements of each word: (BLOCK_M, 8) int32, 0 without RANDOM_TILE.
+def _product(x, g, limit, PTX: tl.constexpr):
+    """RN32(x * g) where that is no more than `limit`, else that or more; NaN becomes positive, or the limit.
 
-    block: (BLOCK_M,) int64. The block's number in x is the number of the Philox counter that has its 16 bytes.
+    PTX: a product that is NaN is the positive one (PTX ISA, `mul`). Not for a constant g, which may be none.
     """
-    if RANDOM == _RANDOM_TILE:
-        w0, w1, w2, w3 = philox_words(block[:, None], key_low, key_high, 0)
-        lane = tl.arange(0, 8)[None, :]
-        word = tl.where(lane < 4, tl.where(lane < 2, w0, w1), tl.where(lane < 6, w2, w3))
-        word = (word >> ((lane & 1) * 16).to(tl.uint32)).to(tl.int32, bitcast=True)
-        return word & 0xFF, (word >> 8) & 0xFF
+    if PTX:
+        return x * g
     else:
-        return 0, 0
+        return tl.minimum(x * g, limit)
 
 
-@triton.jit(do_not_specialize=["key_low", "key_high"])
+@triton.jit
+def _join_signs(low, high, both, PTX: tl.constexpr):
+    """low, high: any shape, float32; both: int32 with their magnitude codes in the low eight bits.
+
+    -> uint8, the codes with the signs of low and high, first element low.
+    """
+    if PTX:
+        return tl.inline_asm_elementwise(
+            SIGNS, SIGNS_CONSTRAINTS, [_bits(low), _bits(high), both], dtype=tl.uint8, is_pure=True, pack=4
+        )
+    else:
+        return (both | ((_bits(low) >> 28) & 8) | ((_bits(high) >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def _nearest_pairs(
+    words, g, scale, high, low, TO_EVEN: tl.constexpr, PAIRS: tl.constexpr, HARDWARE: tl.constexpr,
+    POSITIVE: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """The stored bytes of (BLOCK_M, 8) words, to nearest; scale, high, low: (BLOCK_M, 1).
+
+    HARDWARE: by the device's instruction. POSITIVE: that NaN is in a product, as `_product` has it with PTX.
+    """
+    first, second = _halves(words, PAIRS)
+    limit = scale * 6.0
+    first = _product(first, g, limit, POSITIVE)
+    second = _product(second, g, limit, POSITIVE)
+    if HARDWARE:
+        both = convert_pair(
+            divide_by_scale(tl.abs(first), scale, high, low), divide_by_scale(tl.abs(second), scale, high, low)
+        )
+    else:
+        first_code = _nearest_quotient(first, scale, high, low, TO_EVEN, PTX)
+        both = first_code + _nearest_quotient(second, scale, high, low, TO_EVEN, PTX) * 16
+        both = both.to(tl.int32, bitcast=True)
+    return _join_signs(first, second, both, PTX)
+
+
+@triton.jit
+def _halves(words, PAIRS: tl.constexpr):
+    """The low and the high element of words as float32; a NaN's sign is lost, as in the product that follows."""
+    if PAIRS == _FLOAT16:
+        low = words.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        return low, (words >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        low, high = _pairs.signed(words, PAIRS)
+        return _float(low), _float(high)
+
+
+@triton.jit
+def _drawn_pairs(words, g, scale, high, low, random, PAIRS: tl.constexpr, PTX: tl.constexpr):
+    """The stored bytes of (BLOCK_M, 8) words, rounded stochastically; scale, high, low: (BLOCK_M, 1).
+
+    random: the words' `pair_words`. With PTX by a product with RN32(1 / s) cut off (`_stochastic_pairs.py`).
+    """
+    first, second = _halves(words, PAIRS)
+    if PTX:
+        return _stochastic_pairs.encode_quotients(first * g, second * g, high + low, random)
+    else:
+        first_random, second_random = pair_bytes(random)
+        code = _codes(first, g, scale, high, low, first_random, STOCHASTIC, False)
+        return (code | (_codes(second, g, scale, high, low, second_random, STOCHASTIC, False) << 4)).to(tl.uint8)
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("rows", "groups", "row_step", "column_stride", "padded_rows", "padded_groups"),
+        *("key_low", "key_high"),
+    ]
+)
 def quantize_kernel(
     x_ptr,
     g_ptr,
@@ -273,7 +259,7 @@ def quantize_kernel(
     random_ptr,
     rows,
     groups,
-    row_stride,
+    row_step,
     column_stride,
     padded_rows,
     padded_groups,
@@ -285,65 +271,75 @@ def quantize_kernel(
     RANDOM: tl.constexpr,
     SWIZZLE: tl.constexpr,
     PAIRS: tl.constexpr,
+    FLAT: tl.constexpr,
+    ROW_UNIT: tl.constexpr,
+    ADJACENT: tl.constexpr,
+    WHOLE: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_GROUPS: tl.constexpr,
     HARDWARE: tl.constexpr = False,
+    PTX: tl.constexpr = False,
 ):
     BLOCK_M: tl.constexpr = BLOCK_ROWS * BLOCK_GROUPS
     PER_BLOCK: tl.constexpr = 8 if PAIRS else 16
-    first_row, first_group, row, group, exists = _tile(
-        tl.program_id(0), padded_rows, padded_groups, WIDE, BLOCK_ROWS, BLOCK_GROUPS
+    first_row, first_group, row, group, within = tile_of(
+        tl.program_id(0), padded_rows, padded_groups, FLAT, WIDE, BLOCK_ROWS, BLOCK_GROUPS
     )
-    within = exists  # of the padded extent
-    if SWIZZLE:
-        exists = (row < rows - first_row) & (group < groups - first_group)
+    exists = within
+    if SWIZZLE:  # programs cover the padded extent
+        exists = inside(rows, groups, first_row, first_group, row, group, BLOCK_ROWS, BLOCK_GROUPS)
     g = 1.0 if ORIGIN == _UNIT else tl.load(g_ptr)
     if ORIGIN != _COMPUTED:
         tl.store(tensor_scale_ptr, g, mask=tl.program_id(0) == 0)
 
-    loaded = _load(x_ptr, first_row, first_group, row, group, exists, row_stride, column_stride, PER_BLOCK)
+    loaded = load_blocks(
+        x_ptr, first_row, first_group, row, group, exists, row_step, column_stride,
+        PER_BLOCK, FLAT, ROW_UNIT, ADJACENT, WHOLE,
+    )  # fmt: skip
     if PAIRS:
-        amax = _pairs.amax_bits(loaded, False, PAIRS)  # (BLOCK_M,)
+        amax = _pairs.amax_bits(loaded, False, PAIRS, PTX)  # (BLOCK_M,)
     else:
         x = widen(loaded)  # (BLOCK_M, 16)
         amax = tl.max(_bits(x) & MAGNITUDE_BITS, axis=1)
 
     byte, scale = _block_scale(amax, g, CANONICAL, ORIGIN)
     reciprocal, remainder = reciprocal_pair(scale)
-    number = (first_row + row) * groups + first_group + group  # (BLOCK_M,) int64, of the block in x
+    first = first_row * groups + first_group  # of the tile's blocks in x, int64
+    block = row * groups + group  # (BLOCK_M,), from there on
     scale = scale[:, None]
     reciprocal = reciprocal[:, None]
     remainder = remainder[:, None]
-    EVEN_PAIRS: tl.constexpr = PAIRS != 0 and CANONICAL and ROUNDING == TIES_TO_EVEN
-    if EVEN_PAIRS:  # 0 < g < Inf, so that only x can be NaN, and its signs are y's
-        low, high = _pairs.magnitudes(loaded, PAIRS)  # (BLOCK_M, 8)
-        if HARDWARE:
-            first = divide_by_scale(_float(low) * g, scale, reciprocal, remainder)
-            second = divide_by_scale(_float(high) * g, scale, reciprocal, remainder)
-            both = convert_pair(first, second)
-        else:
-            first = nearest_e2m1(divide_by_scale(_float(low) * g, scale, reciprocal, remainder), True)
-            second = nearest_e2m1(divide_by_scale(_float(high) * g, scale, reciprocal, remainder), True)
-            both = (first + second * 16).to(tl.int32, bitcast=True)
-        packed = both | _pairs.sign_bits(loaded, True, PAIRS)
+    TO_EVEN: tl.constexpr = ROUNDING == TIES_TO_EVEN
+    NEAREST: tl.constexpr = (FUSED & (TO_EVEN | (ROUNDING == TIES_TOWARD_ZERO))) | HARDWARE
+    NEAREST_PAIRS: tl.constexpr = PAIRS != 0 and NEAREST
+    if NEAREST_PAIRS:
+        POSITIVE: tl.constexpr = PTX and ORIGIN != _UNIT
+        packed = _nearest_pairs(
+            loaded, g, scale, reciprocal, remainder, TO_EVEN, PAIRS, HARDWARE, POSITIVE, PTX
+        )  # (BLOCK_M, 8)
+    elif PAIRS and RANDOM == _RANDOM_TILE:
+        random = pair_words(first + block, key_low, key_high, 1)
+        packed = _drawn_pairs(loaded, g, scale, reciprocal, remainder, random, PAIRS, PTX)  # (BLOCK_M, 8)
     elif PAIRS:
         low, high = _pairs.signed(loaded, PAIRS)  # (BLOCK_M, 8)
-        low_random, high_random = _pair_bytes(number, key_low, key_high, RANDOM)
-        first = _codes(_float(low), g, scale, reciprocal, remainder, low_random, ROUNDING)
-        second = _codes(_float(high), g, scale, reciprocal, remainder, high_random, ROUNDING)
-        packed = first | (second << 4)
+        low = _codes(_float(low), g, scale, reciprocal, remainder, 0, ROUNDING, PTX)
+        high = _codes(_float(high), g, scale, reciprocal, remainder, 0, ROUNDING, PTX)
+        packed = (low | (high << 4)).to(tl.uint8)
     else:
-        inside = tl.broadcast_to(exists[:, None], (BLOCK_M, 16))
-        random = draw_bytes(number * 16, random_ptr, inside, key_low, key_high, RANDOM, BLOCK_M, 16)
-        packed = pack_pairs(_codes(x, g, scale, reciprocal, remainder, random, ROUNDING), BLOCK_M, 16)
+        existing = tl.broadcast_to(exists[:, None], (BLOCK_M, 16))
+        random = draw_bytes((first + block) * 16, random_ptr, existing, key_low, key_high, RANDOM, BLOCK_M, 16)
+        codes = _codes(x, g, scale, reciprocal, remainder, random, ROUNDING, PTX)
+        packed = pack_pairs(codes, BLOCK_M, 16).to(tl.uint8)
 
-    packed_start = packed_ptr + (first_row * groups + first_group) * 8
-    packed_offsets = (row[:, None] * groups + group[:, None]) * 8 + tl.arange(0, 8)[None, :]
-    tl.store(packed_start + packed_offsets, packed.to(tl.uint8), mask=exists[:, None])
+    packed_offsets = block[:, None] * 8 + tl.arange(0, 8)[None, :]
+    tl.store(packed_ptr + first * 8 + packed_offsets, packed, mask=None if WHOLE else exists[:, None])
     if SWIZZLE:
-        # programs cover the padded extent and write its zeros too
-        offsets = swizzled_offset(first_row + row, first_group + group, padded_groups)
-        tl.store(scales_ptr + offsets, tl.where(exists, byte, 0).to(tl.uint8), mask=within)
+        # 128 rows and 4 groups make a piece of the buffer; tiles begin with a group of a piece's first
+        scales_ptr += (first_row >> 7) * 128 * padded_groups + (first_group >> 2) * 512
+        offsets = swizzled_offset((first_row & 127).to(tl.int32) + row, group, padded_groups)
+        if not WHOLE:
+            byte = tl.where(exists, byte, 0)
+        tl.store(scales_ptr + offsets, byte.to(tl.uint8), mask=None if WHOLE else within)
     else:
-        tl.store(scales_ptr + first_row * groups + first_group + row * groups + group, byte.to(tl.uint8), mask=exists)
+        tl.store(scales_ptr + first + block, byte.to(tl.uint8), mask=None if WHOLE else exists)

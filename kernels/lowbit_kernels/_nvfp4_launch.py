@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 
 from lowbit.errors import ShapeError
-from lowbit_kernels import _codec, _e2m1_hardware, _launch, _nvfp4_dequantize, _nvfp4_table, _pairs
+from lowbit_kernels import _codec, _e2m1_hardware, _launch, _nvfp4_dequantize, _nvfp4_table, _pairs, _plans
+from lowbit_kernels import _nvfp4_amax as amax
 from lowbit_kernels import _nvfp4_kernels as kernels
 from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_NONE, RANDOM_TILE
 from lowbit_kernels.swizzle import swizzled_size
@@ -16,14 +17,28 @@ BLOCK = 16
 SCHEMES = {"nvfp4": 0, "nvfp4_two_level": 1, "nvfp4_one_level": 2}
 CANONICAL, TWO_LEVEL, ONE_LEVEL = SCHEMES.values()
 _PARTIALS = 1024
+_NEAREST_ROUNDINGS = (_codec.TIES_TO_EVEN.value, _codec.TIES_TOWARD_ZERO.value)
 _CHUNK = 1 << 30 if _launch.INTERPRETED else 32
 """Blocks that are decoded at a time where each element is divided; the interpreter's cost is by the operation."""
 _WORD = 8
 """Elements of a 32-bit word of packed."""
-_TABLE_SHARE, _FLOAT32_SHARE = (1, 1) if _launch.INTERPRETED else (4, 2)
-"""A program that decodes, by a table and to float32, has this part of the usual elements; measured on an H200."""
 _TABLE_CHUNK = 1 << 30 if _launch.INTERPRETED else 128
 """As _CHUNK, in words, one a thread of four warps."""
+
+
+class _Tile(NamedTuple):
+    """What a program gets: of the usual elements (`_launch.tile`) the share-th part, and warps."""
+
+    share: int
+    warps: int
+
+
+# What was fastest on an H200; a share of 1 is 8192 elements. To nearest, 16-bit inputs wait for instructions: two
+# blocks a thread, in small programs. The others have four; float32 is read at a copy's speed with them, but if bits are
+# drawn: it then waits for memory and instructions, and one block a thread leaves registers for more threads. A maximum
+# waits for memory: one block a thread, and as many threads as a device holds.
+_NEAREST, _OTHERS, _DRAWN_FLOAT32, _AMAX = _Tile(4, 2), _Tile(1, 4), _Tile(4, 4), _Tile(2, 8)
+_DECODE_FLOAT32, _DECODE, _DECODE_TABLE = _Tile(2, 8), _Tile(1, 4), _Tile(4, 4)
 
 
 def require_blocks(columns: int) -> None:
@@ -46,9 +61,9 @@ def shapes(x: torch.Tensor, swizzle: bool) -> tuple[tuple[int, ...], tuple[int, 
 
 
 class _Source(NamedTuple):
-    """What a kernel loads: a tensor, how many elements a load has, and the extent and strides in its own elements."""
+    """What a kernel loads: of how many bytes, as what pairs, and the extent and strides in such loads."""
 
-    tensor: torch.Tensor
+    size: int
     pairs: int
     rows: int
     groups: int
@@ -56,17 +71,39 @@ class _Source(NamedTuple):
     column_stride: int
 
     @property
+    def row_unit(self) -> int:
+        """What the row stride is counted in: words of 16 bytes where it can, so that the compiler knows of them."""
+        unit = 16 // self.size
+        return unit if self.pairs and self.row_stride % unit == 0 else 1
+
+    @property
     def extent(self) -> tuple[int, int, int, int]:
-        return self[2:]
+        return self.rows, self.groups, self.row_stride // self.row_unit, self.column_stride
 
     def wide(self, block_rows: int, block_groups: int) -> bool:
         """Whether an offset within a tile can pass 2**31 - 1."""
         span = (block_rows - 1) * max(self.row_stride, self.groups * BLOCK)
         return span + block_groups * BLOCK * self.column_stride > _launch.INT32_MAX
 
+    def layout(self, padded_rows: int, padded_groups: int, block_rows: int, block_groups: int) -> dict[str, Any]:
+        """The constexprs of a kernel that covers an extent by tiles."""
+        covered = padded_rows % block_rows == 0 and padded_groups % block_groups == 0
+        return {
+            "PAIRS": self.pairs,
+            "FLAT": padded_rows == 1,
+            "ROW_UNIT": self.row_unit,
+            "ADJACENT": self.column_stride == 1,
+            "WHOLE": covered and (padded_rows, padded_groups) == (self.rows, self.groups),
+            "WIDE": self.wide(block_rows, block_groups),
+            "BLOCK_ROWS": block_rows,
+            "BLOCK_GROUPS": block_groups,
+        }
 
-def _source(x2d: torch.Tensor, row_stride: int, column_stride: int, *, flat: bool, pairs: bool) -> _Source:
-    """Chooses what to load.
+
+def _source(
+    x2d: torch.Tensor, row_stride: int, column_stride: int, *, flat: bool, pairs: bool
+) -> tuple[torch.Tensor, _Source]:
+    """Chooses what to load: a tensor, and what there is to say of it.
 
     Args:
       x2d, row_stride, column_stride: as `_launch.rows_of` returns them; not empty.
@@ -80,7 +117,7 @@ def _source(x2d: torch.Tensor, row_stride: int, column_stride: int, *, flat: boo
         tensor, number, row_stride = _pairs.view_pairs(x2d, row_stride, column_stride)
     if rows == 1 or (flat and gapless):
         rows, groups, row_stride = 1, rows * groups, 0
-    return _Source(tensor, number, rows, groups, row_stride, column_stride)
+    return tensor, _Source(tensor.element_size(), number, rows, groups, row_stride, column_stride)
 
 
 def _write(
@@ -103,69 +140,81 @@ def _write(
         _write_empty(scheme, given, tensor_scale)
         return
     view = _launch.rows_of(x)
+    tensor, source = _source(*view, flat=not swizzle, pairs=random_bits is None)  # random bytes are loaded by elements
     origin = kernels.UNIT if scheme == ONE_LEVEL else kernels.COMPUTED
     if given is not None:
         origin = kernels.GIVEN
     elif scheme != ONE_LEVEL:
-        _write_tensor_scale(x, _source(*view, flat=True, pairs=True), scheme, tensor_scale)
+        whole = _source(*view, flat=True, pairs=True) if swizzle or random_bits is not None else (tensor, source)
+        _write_tensor_scale(x, *whole, scheme, tensor_scale)
 
-    source = _source(*view, flat=not swizzle, pairs=random_bits is None)  # random bytes are loaded by elements
-    padded_rows, padded_groups, multiples = source.rows, source.groups, {}
-    if swizzle:
-        padded_rows, padded_groups = -(-source.rows // 128) * 128, -(-source.groups // 4) * 4
-        multiples = {"row_multiple": 128, "group_multiple": 4}
-    block_rows, block_groups = _launch.tile(padded_rows, padded_groups, BLOCK, **multiples)
     random = RANDOM_NONE
     if rounding == _codec.STOCHASTIC.value:
         random = RANDOM_TILE if random_bits is None else RANDOM_GIVEN
-    _launch.launch(
-        kernels.quantize_kernel,
-        (-(-padded_rows // block_rows) * -(-padded_groups // block_groups),),
-        x,
-        source.tensor,
-        tensor_scale if given is None else given,
-        packed,
-        scales,
-        tensor_scale,
-        packed if random_bits is None else random_bits,
-        *source.extent,
-        padded_rows,
-        padded_groups,
-        key_low,
-        key_high,
-        CANONICAL=scheme == CANONICAL,
-        ORIGIN=origin,
-        RANDOM=random,
-        SWIZZLE=swizzle,
-        PAIRS=source.pairs,
-        WIDE=source.wide(block_rows, block_groups),
-        BLOCK_ROWS=block_rows,
-        BLOCK_GROUPS=block_groups,
-        **choice,
+    canonical = scheme == CANONICAL
+    choices = (choice["ROUNDING"], choice["HARDWARE"], _launch.takes_ptx(x))
+    plan = _plan(source, canonical, origin, random, swizzle, *choices)
+    g, bits = tensor_scale if given is None else given, packed if random_bits is None else random_bits
+    _plans.launch(plan, x, tensor, g, packed, scales, tensor_scale, bits, last=(key_low, key_high))
+
+
+@_plans.kept
+def _plan(
+    source: _Source,
+    canonical: bool,
+    origin: int,
+    random: int,
+    swizzle: bool,
+    rounding: int,
+    hardware: bool,
+    ptx: bool,
+) -> _plans.Plan:
+    """The launch of the quantiser."""
+    padded_rows, padded_groups = source.rows, source.groups
+    if swizzle:
+        padded_rows, padded_groups = -(-source.rows // 128) * 128, -(-source.groups // 4) * 4
+    share, warps = _OTHERS
+    if source.pairs in (_pairs.BFLOAT16, _pairs.FLOAT16) and rounding in _NEAREST_ROUNDINGS:
+        share, warps = _NEAREST
+    elif source.pairs == _pairs.FLOAT32 and random == RANDOM_TILE:
+        share, warps = _DRAWN_FLOAT32
+    block_rows, block_groups = _launch.tile(
+        padded_rows, padded_groups, BLOCK, group_multiple=4 if swizzle else 1, share=share
     )
+    options = {
+        "CANONICAL": canonical,
+        "ORIGIN": origin,
+        "RANDOM": random,
+        "SWIZZLE": swizzle,
+        "ROUNDING": rounding,
+        "HARDWARE": hardware,
+        "PTX": ptx,
+        "num_warps": warps,
+    }
+    options |= source.layout(padded_rows, padded_groups, block_rows, block_groups)
+    grid = (-(-padded_rows // block_rows) * -(-padded_groups // block_groups),)
+    return _plans.Plan(kernels.quantize_kernel, grid, (*source.extent, padded_rows, padded_groups), options)
 
 
-def _write_tensor_scale(x: torch.Tensor, source: _Source, scheme: int, tensor_scale: torch.Tensor) -> None:
+def _write_tensor_scale(
+    x: torch.Tensor, tensor: torch.Tensor, source: _Source, scheme: int, tensor_scale: torch.Tensor
+) -> None:
     """Launches the two kernels that compute g."""
-    block_rows, block_groups = _launch.tile(source.rows, source.groups, BLOCK)
-    tiles = -(-source.rows // block_rows) * -(-source.groups // block_groups)
-    programs = min(tiles, _PARTIALS)
+    plan = _amax_plan(source, scheme == CANONICAL)
+    (programs,) = plan.grid
     partials = torch.empty(programs, dtype=torch.int32, device=x.device)
-    _launch.launch(
-        kernels.amax_kernel,
-        (programs,),
-        x,
-        source.tensor,
-        partials,
-        *source.extent,
-        tiles,
-        FINITE=scheme == CANONICAL,
-        PAIRS=source.pairs,
-        WIDE=source.wide(block_rows, block_groups),
-        BLOCK_ROWS=block_rows,
-        BLOCK_GROUPS=block_groups,
-    )
+    _plans.launch(plan, x, tensor, partials)
     _reduce(partials, programs, scheme, tensor_scale)
+
+
+@_plans.kept
+def _amax_plan(source: _Source, finite: bool) -> _plans.Plan:
+    """The launch of the first of them."""
+    block_rows, block_groups = _launch.tile(source.rows, source.groups, BLOCK, share=_AMAX.share)
+    tiles = -(-source.rows // block_rows) * -(-source.groups // block_groups)
+    options = {"FINITE": finite, "num_warps": _AMAX.warps}
+    options |= source.layout(source.rows, source.groups, block_rows, block_groups)
+    return _plans.Plan(amax.amax_kernel, (min(tiles, _PARTIALS),), (*source.extent, tiles), options)
 
 
 def _write_empty(scheme: int, given: torch.Tensor | None, tensor_scale: torch.Tensor) -> None:
@@ -179,8 +228,13 @@ def _write_empty(scheme: int, given: torch.Tensor | None, tensor_scale: torch.Te
 
 
 def _reduce(partials: torch.Tensor, count: int, scheme: int, tensor_scale: torch.Tensor) -> None:
-    options = {"CANONICAL": scheme == CANONICAL, "BLOCK": _PARTIALS}
-    _launch.launch(kernels.tensor_scale_kernel, (1,), tensor_scale, partials, count, tensor_scale, **options)
+    _plans.launch(_reduction_plan(scheme == CANONICAL), tensor_scale, partials, count, tensor_scale)
+
+
+@_plans.kept
+def _reduction_plan(canonical: bool) -> _plans.Plan:
+    """The launch of the second of them, whose integer is not its last argument."""
+    return _plans.Plan(amax.tensor_scale_kernel, (1,), (), {"CANONICAL": canonical, "BLOCK": _PARTIALS})
 
 
 def _quantize(
@@ -214,57 +268,57 @@ def _read(packed: torch.Tensor, scales: torch.Tensor, g: torch.Tensor | None, ou
     blocks = scales.numel()
     if blocks == 0:
         return
-    packed, scales = packed.contiguous().view(-1), scales.contiguous()
+    packed, scales = packed.contiguous(), scales.contiguous()
     factor = scales if g is None else g
-    stored, pairs = _pairs.output_pairs(out.view(-1), BLOCK)
+    stored, pairs = _pairs.output_pairs(out, BLOCK)
     if pairs and _by_table(packed, out):
-        words = blocks * 2
-        _, block_words = _launch.tile(1, words, _WORD, share=_TABLE_SHARE)
-        _launch.launch(
-            _nvfp4_table.dequantize_table_kernel,
-            (-(-words // block_words),),
-            out,
-            packed.view(torch.int32),
-            scales,
-            factor,
-            stored,
-            words,
-            HAS_SCALE=g is not None,
-            PAIRS=pairs,
-            BLOCK=block_words,
-            CHUNK=min(block_words, _TABLE_CHUNK),
-            PTX=_launch.takes_ptx(out),
-            num_warps=4,
-        )
+        plan = _table_plan(blocks * 2, g is not None, pairs, _launch.takes_ptx(out))
+        _plans.launch(plan, out, packed, scales, factor, stored)
         return
-    share = _FLOAT32_SHARE if out.dtype == torch.float32 else 1
+    plan = _decoder_plan(blocks, g is not None, pairs, out.dtype == torch.float32)
+    _plans.launch(plan, out, packed, scales, factor, stored)
+
+
+@_plans.kept
+def _table_plan(words: int, has_scale: bool, pairs: int, ptx: bool) -> _plans.Plan:
+    """The launch of the decoder by a table."""
+    _, block_words = _launch.tile(1, words, _WORD, share=_DECODE_TABLE.share)
+    options = {
+        "HAS_SCALE": has_scale,
+        "PAIRS": pairs,
+        "BLOCK": block_words,
+        "CHUNK": min(block_words, _TABLE_CHUNK),
+        "PTX": ptx,
+        "num_warps": _DECODE_TABLE.warps,
+    }
+    return _plans.Plan(_nvfp4_table.dequantize_table_kernel, (-(-words // block_words),), (words,), options)
+
+
+@_plans.kept
+def _decoder_plan(blocks: int, has_scale: bool, pairs: int, wide: bool) -> _plans.Plan:
+    """The launch of the decoder by division, to float32 if `wide`."""
+    share, warps = _DECODE_FLOAT32 if wide else _DECODE
     _, block_groups = _launch.tile(1, blocks, BLOCK, share=share)
-    _launch.launch(
-        _nvfp4_dequantize.dequantize_kernel,
-        (-(-blocks // block_groups),),
-        out,
-        packed,
-        scales,
-        factor,
-        stored,
-        blocks,
-        HAS_SCALE=g is not None,
-        PAIRS=pairs,
-        BLOCK_M=block_groups,
-        CHUNK=min(block_groups, _CHUNK),
-    )
+    options = {
+        "HAS_SCALE": has_scale,
+        "PAIRS": pairs,
+        "BLOCK_M": block_groups,
+        "CHUNK": min(block_groups, _CHUNK),
+        "num_warps": warps,
+    }
+    return _plans.Plan(_nvfp4_dequantize.dequantize_kernel, (-(-blocks // block_groups),), (blocks,), options)
 
 
 def _by_table(packed: torch.Tensor, out: torch.Tensor) -> bool:
     """Whether the kernel of `_nvfp4_table.py` decodes: 16-bit results where it runs, of words and 16 bytes as stored.
 
     Args:
-      packed: 1-D uint8, contiguous.
+      packed: uint8, contiguous.
       out: contiguous.
     """
     if out.dtype == torch.float32 or not (_launch.INTERPRETED or _launch.takes_ptx(out)):
         return False
-    return packed.data_ptr() % 4 == 0 and packed.storage_offset() % 4 == 0 and out.data_ptr() % 16 == 0
+    return packed.data_ptr() % 4 == 0 and out.data_ptr() % 16 == 0
 
 
 def _dequantize(packed: torch.Tensor, scales: torch.Tensor, g: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:

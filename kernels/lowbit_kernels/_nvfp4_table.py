@@ -201,19 +201,20 @@ def dequantize_table_kernel(
     CHUNK: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """packed_ptr: int32 of eight codes, `words` of them; out_ptr: int32 of two results. BLOCK, CHUNK: in words."""
+    """packed_ptr: bytes, `words` times eight codes; out_ptr: int32 of two results. BLOCK, CHUNK: in words."""
     # the compiler gives tensors of one length one layout: the chunks' stores would have that of the usual way's loads,
     # and go through shared memory
     tl.static_assert(CHUNK * 4 != BLOCK)
     first = tl.program_id(0).to(tl.int64) * BLOCK
-    codes, byte, left = _load(packed_ptr, scales_ptr, first, words, BLOCK)
+    words_ptr = packed_ptr.to(tl.pointer_type(tl.int32), bitcast=True)
+    codes, byte, left = _load(words_ptr, scales_ptr, first, words, BLOCK)
     if HAS_SCALE:
         g = tl.load(g_ptr)
         if (g >= FAST_FROM) & (g <= FAST_TO):
             _store(out_ptr, codes, byte, first, left, g, _MULTIPLY, PAIRS, BLOCK, PTX)
         else:
             for start in range(0, BLOCK, CHUNK):
-                chunk, its_byte, its_left = _load(packed_ptr, scales_ptr, first + start, words, CHUNK)
+                chunk, its_byte, its_left = _load(words_ptr, scales_ptr, first + start, words, CHUNK)
                 _store(out_ptr, chunk, its_byte, first + start, its_left, g, _DIVIDE, PAIRS, CHUNK, PTX)
     else:
         _store(out_ptr, codes, byte, first, left, 1.0, _PLAIN, PAIRS, BLOCK, PTX)

@@ -9,13 +9,15 @@ so that the two codes of a byte meet in one thread, and one integer operation se
 
     magnitudes(words, PAIRS) -> (low, high) int32 bits of float32 |x|
     signed(words, PAIRS) -> (low, high) int32 bits of float32 x
-    amax_bits(words, IGNORE_NAN, PAIRS) -> (ROWS,) int32 bits of the largest magnitude of each row of words
-    encode_pairs(words, factor, ROUNDING, NAN, EXPONENT_BITS, PAIRS, HARDWARE) -> int32, two codes of x * factor in the
+    amax_bits(words, IGNORE_NAN, PAIRS, PTX) -> (ROWS,) int32 bits of the largest magnitude of each row of words
+    encode_pairs(words, factor, ROUNDING, NAN, EXPONENT_BITS, PAIRS, HARDWARE, PTX) -> two codes of x * factor in the
         low byte; with HARDWARE by the device's instruction (`_e2m1_hardware.py`)
+    encode_chunk(a, b, c, d, factor, PAIRS, PTX) -> int32, the codes of four words
     sign_bits(words, CLEAR_NAN, PAIRS) -> int32 with x's signs in bits 3 and 7, anything above bit 7
     to_words(low, high, signs, PAIRS) -> words of two magnitudes, float32 held exactly by bfloat16, and two signs
 
-NaN costs nothing to find: the addend takes exactly the patterns above infinity to the sign bit of their half.
+NaN costs nothing to find: the addend takes exactly the patterns above infinity to the sign bit of their half. With PTX
+(`_launch.takes_ptx`) bfloat16 has the same bits by fewer instructions (`_bfloat16_pairs.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import torch
 import triton
 import triton.language as tl
 
+from lowbit_kernels import _bfloat16_pairs
 from lowbit_kernels._codec import (
     MAGNITUDE_BITS,
     NAN_POSITIVE_MAX,
@@ -76,6 +79,8 @@ def output_pairs(out: torch.Tensor, columns: int) -> tuple[torch.Tensor, int]:
     """What to store a contiguous result with rows of `columns` as: words of two elements if all are aligned."""
     number, word = _WORDS[out.dtype]
     if columns % 2 == 0 and out.data_ptr() % word.itemsize == 0 and out.storage_offset() % 2 == 0:
+        if any(stride % 2 for stride in out.stride()[:-1]):  # of a dimension of one element, which is no stride
+            out = out.view(-1)
         return out.view(word), number
     return out, NONE
 
@@ -102,14 +107,17 @@ def signed(words, PAIRS: tl.constexpr):
 
 
 @triton.jit
-def amax_bits(words, IGNORE_NAN: tl.constexpr, PAIRS: tl.constexpr):
+def amax_bits(words, IGNORE_NAN: tl.constexpr, PAIRS: tl.constexpr, PTX: tl.constexpr = False):
     """The largest magnitude of each row.
 
     words: (ROWS, n) int32, or int64 of two float32. -> (ROWS,) int32 bits of float32. NaN is larger than Inf, or, with
     IGNORE_NAN, counts as 0. A high half is compared with its neighbour's bits below its own; they decide nothing.
     """
     ADDEND: tl.constexpr = above_infinity(PAIRS) if IGNORE_NAN else 0
-    if PAIRS == _FLOAT32:
+    PACKED: tl.constexpr = PTX and PAIRS == _BFLOAT16
+    if PACKED:
+        return _bfloat16_pairs.amax(words, IGNORE_NAN)
+    elif PAIRS == _FLOAT32:
         low, high = magnitudes(words, PAIRS)
         key = tl.max(tl.maximum(low + ADDEND, high + ADDEND), axis=1)
         return tl.maximum(key, ADDEND) - ADDEND
@@ -149,8 +157,9 @@ def encode_pairs(
     EXPONENT_BITS: tl.constexpr,
     PAIRS: tl.constexpr,
     HARDWARE: tl.constexpr = False,
+    PTX: tl.constexpr = False,
 ):
-    """words: (ROWS, n); factor: (ROWS, 1) float32, powers of two. -> (ROWS, n) int32, two codes in the low byte.
+    """words: (ROWS, n); factor: (ROWS, 1) float32, powers of two. -> (ROWS, n) integers, two codes in the low byte.
 
     E2M1 to nearest, ties to even or away, takes a few multiply-adds (`nearest_e2m1`). Ties go away from zero because x
     is then multiplied by factor * (1 + 2**-23), up to two units in the last place more: the product lies above a tie
@@ -158,12 +167,19 @@ def encode_pairs(
     16-bit elements have zeros there, float32 ones get them, which takes no value past a tie.
     """
     FAST: tl.constexpr = EXPONENT_BITS == 2 and ((ROUNDING == TIES_TO_EVEN) | (ROUNDING == TIES_AWAY))
+    PACKED: tl.constexpr = PTX and PAIRS == _BFLOAT16 and EXPONENT_BITS == 2
+    EVEN: tl.constexpr = ROUNDING == TIES_TO_EVEN and NAN == NAN_POSITIVE_MAX
+    AWAY: tl.constexpr = ROUNDING == TIES_AWAY and NAN == NAN_SIGNED_MAX
     if HARDWARE:
         tl.static_assert(EXPONENT_BITS == 2 and ROUNDING == TIES_TO_EVEN)
         tl.static_assert((NAN == NAN_POSITIVE_MAX) | (NAN == NAN_SIGNED_MAX))
         low, high = magnitudes(words, PAIRS)
         both = convert_pair(low.to(tl.float32, bitcast=True) * factor, high.to(tl.float32, bitcast=True) * factor)
         return both | sign_bits(words, NAN == NAN_POSITIVE_MAX, PAIRS)
+    elif PACKED and EVEN:
+        return _bfloat16_pairs.encode_even(words, factor)
+    elif PACKED and AWAY:
+        return _bfloat16_pairs.encode_away(words, factor)
     elif FAST:
         tl.static_assert((NAN == NAN_POSITIVE_MAX) | (NAN == NAN_SIGNED_MAX))
         low, high = magnitudes(words, PAIRS)
@@ -187,6 +203,23 @@ def encode_pairs(
             first = encode_e3m0(scaled_low, 0, ROUNDING, NAN, NARROW, low)
             second = encode_e3m0(scaled_high, 0, ROUNDING, NAN, NARROW, high)
         return first | (second << 4)
+
+
+@triton.jit
+def encode_chunk(a, b, c, d, factor, PAIRS: tl.constexpr, PTX: tl.constexpr = False):
+    """`encode_pairs` to E2M1, ties away from zero, NaN with its sign, of four words that have the same factor.
+
+    a .. d: any shape; factor: float32 of that shape. -> int32 of that shape, byte i the codes of word i.
+    """
+    PACKED: tl.constexpr = PTX and PAIRS == _BFLOAT16
+    if PACKED:
+        return _bfloat16_pairs.encode_away_chunk(a, b, c, d, factor)
+    else:
+        first = encode_pairs(a, factor, TIES_AWAY, NAN_SIGNED_MAX, 2, PAIRS) & 0xFF
+        second = encode_pairs(b, factor, TIES_AWAY, NAN_SIGNED_MAX, 2, PAIRS) & 0xFF
+        third = encode_pairs(c, factor, TIES_AWAY, NAN_SIGNED_MAX, 2, PAIRS) & 0xFF
+        fourth = encode_pairs(d, factor, TIES_AWAY, NAN_SIGNED_MAX, 2, PAIRS)
+        return first | (second << 8) | (third << 16) | (fourth << 24)
 
 
 @triton.jit

@@ -3,6 +3,8 @@
     philox4x32(c0, c1, c2, c3, k0, k1) -> four uint32 words
     philox_word(index, key_low, key_high, STREAM) -> uint32                      word index % 4 at counter index // 4
     philox_bytes(index, key_low, key_high) -> int32 0..255                       one counter for each element; any index
+    pair_words(first, key_low, key_high, COUNTERS) -> uint32 (ROWS, 8 * COUNTERS)   the word of each pair of elements
+    pair_bytes(words) -> (low, high) int32 0..255   the bytes of both elements of each pair
     philox_tile(counter, key_low, key_high, ROWS, COUNTERS) -> int32 (ROWS, COUNTERS * 16)      one for sixteen elements
     draw_bytes(first, random_ptr, inside, key_low, key_high, RANDOM, ROWS, COLUMNS) -> int32 (ROWS, COLUMNS)
 
@@ -29,13 +31,18 @@ _INDEX = tl.constexpr(RANDOM_INDEX)
 
 
 @triton.jit
+def _multiply(c, MULTIPLIER: tl.constexpr):
+    """The high and the low word of a product, which are one instruction where it is formed in 64 bits."""
+    product = c.to(tl.uint64) * MULTIPLIER
+    return (product >> 32).to(tl.uint32), product.to(tl.uint32)
+
+
+@triton.jit
 def philox4x32(c0, c1, c2, c3, k0, k1):
     """Philox4x32-10 (Salmon et al. 2011). Counters, keys: uint32, shapes that broadcast. -> four uint32 words."""
     for _ in tl.static_range(10):
-        high0 = tl.umulhi(c0, 0xD2511F53)
-        high2 = tl.umulhi(c2, 0xCD9E8D57)
-        low0 = c0 * 0xD2511F53
-        low2 = c2 * 0xCD9E8D57
+        high0, low0 = _multiply(c0, 0xD2511F53)
+        high2, low2 = _multiply(c2, 0xCD9E8D57)
         c0 = high2 ^ c1 ^ k0
         c1 = low2
         c2 = high0 ^ c3 ^ k1
@@ -48,6 +55,7 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
 @triton.jit
 def philox_words(counter, key_low, key_high, STREAM: tl.constexpr):
     """counter: any shape, int64. key_low, key_high: int32 scalars. -> the four uint32 words at (counter, STREAM, 0)."""
+    tl.static_assert(counter.dtype == tl.int64)  # else what passes 2**31, which no test can reach, would be lost
     zero = tl.zeros_like(counter).to(tl.uint32)
     low = counter.to(tl.uint32)
     high = (counter >> 32).to(tl.uint32)
@@ -69,6 +77,36 @@ def philox_bytes(index, key_low, key_high):
     """index: any shape, int64, row-major index of the element in x. -> int32 0..255, stream 0."""
     word = philox_word(index >> 2, key_low, key_high, 0)
     return ((word >> ((index & 3) * 8).to(tl.uint32)) & 0xFF).to(tl.int32)
+
+
+@triton.jit
+def _pick(lane, w0, w1, w2, w3):
+    return tl.where(lane < 4, tl.where(lane < 2, w0, w1), tl.where(lane < 6, w2, w3))
+
+
+@triton.jit
+def pair_words(first, key_low, key_high, COUNTERS: tl.constexpr):
+    """For each pair of 16 * COUNTERS elements a row the word of stream 0 with its two bytes.
+
+    first: (ROWS,) int64, a row's first counter. COUNTERS: 1 or 2. -> (ROWS, 8 * COUNTERS) uint32: bytes 0 and 1 are
+    those of an even pair, 2 and 3 those of an odd one. A thread that has a row calculates its counters alone.
+    """
+    tl.static_assert((COUNTERS == 1) | (COUNTERS == 2))
+    lane = tl.arange(0, 8 * COUNTERS)[None, :]
+    w0, w1, w2, w3 = philox_words(first[:, None], key_low, key_high, 0)
+    words = _pick(lane & 7, w0, w1, w2, w3)
+    if COUNTERS == 2:
+        w0, w1, w2, w3 = philox_words(first[:, None] + 1, key_low, key_high, 0)
+        words = tl.where(lane < 8, words, _pick(lane & 7, w0, w1, w2, w3))
+    return words
+
+
+@triton.jit
+def pair_bytes(words):
+    """words: (ROWS, n) of `pair_words`. -> two (ROWS, n) int32 0..255, the bytes of a pair's low and high element."""
+    lane = tl.arange(0, words.shape[1])[None, :]
+    half = (words >> ((lane & 1) * 16).to(tl.uint32)).to(tl.int32, bitcast=True)
+    return half & 0xFF, (half >> 8) & 0xFF
 
 
 @triton.jit

@@ -3,6 +3,7 @@
     require_tensor(name, tensor, dtypes, device=None)               one of these dtypes, on that device
     require_matrix(name, tensor, dtypes, device, shape) -> shape    and of two dimensions; `shape` says which, in words
     require_shape(name, tensor, shape, because, **numbers)          exactly this shape
+    require_lengths(name, *lengths)                                 each below 2**31
     require_group(group_size, rows) -> int                          rows that share a scale, -1 being all
     require_choice(name, value, known) -> int                       one of few numbers
     may_read(tensor, validate) -> bool                              whether a check may wait for the device
@@ -20,6 +21,9 @@ import torch
 from lowbit.errors import ArgumentError, DtypeError, ShapeError
 from lowbit_kernels._arguments import is_real, listed, require_integer
 from lowbit_kernels._launch import require_device
+
+MOST = 2**31 - 1
+"""Rows or columns of a weight: kernels count them in int32, elements in int64."""
 
 WORDS = (torch.int32,)
 SCALES = (torch.float16, torch.bfloat16)
@@ -82,6 +86,20 @@ def require_shape(name: str, tensor: torch.Tensor, shape: Sequence[int], because
     """
     if tuple(tensor.shape) != tuple(shape):
         raise ShapeError(f"{name}: got shape {tuple(tensor.shape)}, want {tuple(shape)}, {because.format(**numbers)}")
+
+
+def require_lengths(name: str, *lengths: int) -> None:
+    """Checks that kernels can count the rows and columns of a weight.
+
+    Args:
+      name: of the argument that they come from.
+
+    Raises:
+      ShapeError: one of 2**31 or more.
+    """
+    for length in lengths:
+        if length > MOST:
+            raise ShapeError(f"{name}: got {length} rows or columns of the weight, want at most {MOST}")
 
 
 def require_group(group_size: int, rows: int) -> int:

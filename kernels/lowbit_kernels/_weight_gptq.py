@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lowbit_kernels._codec import remaining
+from lowbit_kernels._codec import remaining, tile_count
 from lowbit_kernels._weight_codec import narrow, number, tile_of, widen_scale
 
 BY_TILE, BY_ROW, BY_INDEX = 0, 1, 2
@@ -71,7 +71,8 @@ def load_words(start, row_stride, exists, BITS: tl.constexpr):
     if BITS == 3:
         first = tl.load(start, mask=exists, other=0)
         second = tl.load(start + row_stride, mask=exists, other=0)
-        return first, second, tl.load(start + 2 * row_stride, mask=exists, other=0)
+        # one by one: twice an int32 may not be one
+        return first, second, tl.load(start + row_stride + row_stride, mask=exists, other=0)
     else:
         return (tl.load(start, mask=exists, other=0),)
 
@@ -209,9 +210,12 @@ def dequantize_gptq_kernel(
     PACK: tl.constexpr = rows_of_pack(BITS)
     WORDS: tl.constexpr = words_of_pack(BITS)
     UNIT: tl.constexpr = columns_of_unit(BITS)
+    if WIDE:
+        units = units.to(tl.int64)
+        row_stride_units = row_stride_units.to(tl.int64)
     columns = units * ALIGN
     row_stride = row_stride_units * ALIGN
-    tile, column_tile = tile_of(tl.cdiv(packs, BLOCK_P * STEPS), tl.cdiv(columns, BLOCK_N), DOWN)
+    tile, column_tile = tile_of(tile_count(packs, BLOCK_P * STEPS), tile_count(columns, BLOCK_N), DOWN)
     first_column = column_tile.to(tl.int64) * BLOCK_N
     pack = tl.arange(0, BLOCK_P)
     column = tl.arange(0, BLOCK_N)[None, :]
@@ -237,7 +241,7 @@ def dequantize_gptq_kernel(
         at = out_ptr + first.to(tl.int64) * PACK * columns + first_column + local * PACK * columns + column
         if GROUPS == _BY_TILE:
             # a step below the last row of packs stores nothing, but must not read behind the last group either
-            group = tl.minimum(first * PACK // group_size, groups - 1).to(tl.int64)
+            group = (tl.minimum(first, packs - 1) * PACK // group_size).to(tl.int64)
             row = zeros_start + group * zeros_columns + tl.zeros((1, 1), tl.int32)
             zeros = load_zeros(row, unit, unit_exists, added, 1, BLOCK_N, BITS, PTX)
             scales = widen_scale(tl.load(scales_start + group * columns, mask=column_exists, other=0.0))

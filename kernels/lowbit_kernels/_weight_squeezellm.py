@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lowbit_kernels._codec import remaining
+from lowbit_kernels._codec import remaining, tile_count
 from lowbit_kernels._weight_codec import narrow, tile_of, widen_scale
 from lowbit_kernels._weight_gptq import load_words, rows_of_pack, words_of_pack
 
@@ -116,8 +116,8 @@ def dequantize_squeezellm_kernel(
     WORDS: tl.constexpr = words_of_pack(BITS)
     ENTRIES: tl.constexpr = 1 << BITS
     ROWS: tl.constexpr = BLOCK_P * PACK
-    down = tl.cdiv(packs, BLOCK_P * STEPS)
-    tile, lane_tile = tile_of(down, tl.cdiv(lanes, BLOCK_C), DOWN)
+    down = tile_count(packs, BLOCK_P * STEPS)
+    tile, lane_tile = tile_of(down, tile_count(lanes, BLOCK_C), DOWN)
     first_lane = lane_tile.to(tl.int64) * BLOCK_C
     lane = tl.arange(0, BLOCK_C)
     lane_exists = lane < remaining(lanes, first_lane, BLOCK_C)
@@ -253,7 +253,7 @@ def add_full_rows_kernel(
 ):
     """Overwrites column indices[r] of out, (rows, columns), by RN32(entry + values[k, r]); values: (rows, count)."""
     if _any_flag(flags_ptr) == 0:
-        across = tl.cdiv(count, BLOCK_R)
+        across = tile_count(count, BLOCK_R)
         row = (tl.program_id(0) // across).to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)[:, None]
         position = tl.program_id(0) % across * BLOCK_R + tl.arange(0, BLOCK_R)
         column = tl.load(indices_ptr + position, mask=position < count, other=0).to(tl.int64)[None, :]

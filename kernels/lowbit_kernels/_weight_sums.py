@@ -60,6 +60,7 @@ def require_full_rows(full: FullRows | None, rows: int, columns: int, device: to
     checks.require_tensor("full_rows.values", values, (torch.float32,), device)
     if indices.dim() != 1:
         raise ShapeError(f"full_rows.indices: got shape {tuple(indices.shape)}, want one dimension")
+    checks.require_lengths("full_rows.indices", 0, indices.shape[0])
     checks.require_shape("full_rows.values", values, (rows, indices.shape[0]), "a row of weights for each of indices")
     return indices, values
 

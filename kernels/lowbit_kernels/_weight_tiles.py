@@ -4,7 +4,7 @@
     ROUNDS                              bits → rows of GPTQ decoded at a time, each of its own group
     tile_for(name, rows, columns, depth) -> Tile           of few sizes
     group_rows(tile_rows, group, total) -> (rows, uniform) the rows of a tile, and whether they share a group
-    shift_or_size(size, least) -> (shift, SIZE)            of blocks, one of the two being 0
+    shift_or_size(size, least, total) -> (shift, SIZE)     of blocks, one of the two being 0
     warps_for(tile, elements) -> int                       fewer than the tile's where there is less to store
     alignment(*lengths) -> int                             the largest power of two, at most 8, that divides all
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from lowbit_kernels._launch import INTERPRETED
+from lowbit_kernels._launch import INTERPRETED, power_of_two
 
 
 class Tile(NamedTuple):
@@ -81,19 +81,14 @@ def tile_for(name: str, rows: int, columns: int, depth: int = 1) -> Tile:
     """
     tile = TILES[name]
     if INTERPRETED:
-        wide = max(min(_power_of_two(columns), _INTERPRETED_COLUMNS), 8)
-        most = max(_INTERPRETED_ELEMENTS // (_power_of_two(depth) * wide), 1)
-        return Tile(min(most, _power_of_two(rows)), wide)
+        wide = max(min(power_of_two(columns), _INTERPRETED_COLUMNS), 8)
+        most = max(_INTERPRETED_ELEMENTS // (power_of_two(depth) * wide), 1)
+        return Tile(min(most, power_of_two(rows)), wide)
     if depth > 1 and rows < tile.rows:  # a tall one, as none above is, would be many instructions for nothing
-        tile = tile._replace(rows=min(tile.rows, max(_power_of_two(rows), _LOW)))
+        tile = tile._replace(rows=min(tile.rows, max(power_of_two(rows), _LOW)))
     if columns <= _NARROW < tile.columns:
         tile = tile._replace(columns=_NARROW)
     return tile
-
-
-def _power_of_two(length: int) -> int:
-    """The least that is not below a length of 1 or more; triton's function costs as much as a launch."""
-    return 1 << (length - 1).bit_length()
 
 
 def group_rows(rows: int, group: int, total: int) -> tuple[int, bool]:
@@ -115,13 +110,17 @@ def group_rows(rows: int, group: int, total: int) -> tuple[int, bool]:
     return rows, False
 
 
-def shift_or_size(size: int, least: int) -> tuple[int, int]:
+def shift_or_size(size: int, least: int, total: int) -> tuple[int, int]:
     """A block's size as a shift and 0, so that one kernel does for all such sizes, or as 0 and itself, a constexpr.
 
     Args:
-      least: size that a kernel shifts by.
+      least: size that a kernel shifts by, a power of two. It counts in places of so many elements.
+      total: elements. A block that holds all of them counts as the least power of two that does, so that places in
+        int32 are shifted by less than 32 and divided by an int32.
     """
-    if least <= size <= 1 << 31 and size & (size - 1) == 0:  # an int32 cannot be shifted by more
+    if size >= total:
+        size = power_of_two(max(total, least))
+    if size >= least and size & (size - 1) == 0:
         return size.bit_length() - 1, 0
     return 0, size
 

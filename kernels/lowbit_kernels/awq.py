@@ -22,11 +22,11 @@ import triton
 import triton.language as tl
 
 from lowbit.errors import ShapeError
-from lowbit_kernels import _arguments, _launch
+from lowbit_kernels import _arguments, _launch, _plans
 from lowbit_kernels import _weight_arguments as checks
-from lowbit_kernels._codec import remaining
+from lowbit_kernels._codec import remaining, tile_count
 from lowbit_kernels._weight_codec import narrow, number, tile_of, widen_scale
-from lowbit_kernels._weight_tiles import group_rows, tile_for, warps_for
+from lowbit_kernels._weight_tiles import TILES, Tile, group_rows, tile_for, warps_for
 
 PACK = 8
 _PACK = tl.constexpr(PACK)
@@ -67,7 +67,7 @@ def dequantize_awq_kernel(
     UNIFORM: all rows of a tile share a group.
     """
     BLOCK_N: tl.constexpr = BLOCK_W * _PACK
-    row_tile, word_tile = tile_of(tl.cdiv(rows, BLOCK_K), tl.cdiv(words, BLOCK_W), DOWN)
+    row_tile, word_tile = tile_of(tile_count(rows, BLOCK_K), tile_count(words, BLOCK_W), DOWN)
     first_row, first_word = row_tile.to(tl.int64) * BLOCK_K, word_tile.to(tl.int64) * BLOCK_W
     columns = words * _PACK
     row = tl.arange(0, BLOCK_K)
@@ -122,13 +122,14 @@ def dequantize_awq(
       (K, N) of dtype: scale * (q - z), rounded once, gradual underflow, ±Inf beyond the dtype; a zero has the sign of
       the product.
     Raises:
-      ShapeError: shapes that do not belong together; K no multiple of group_size.
+      ShapeError: shapes that do not belong together; K no multiple of group_size; K or N of 2**31 or more.
       DtypeError: float32 scales, whose product would be rounded twice; another wrong dtype.
       ArgumentError, DeviceError: a group size below 1; `out` where it cannot be written; a tensor where no kernel runs.
     Exactness: bit-exact with the references of scheme ``awq_g<group_size>``.
     Spec: SPEC.md 5.1.
     """
     rows, words = checks.require_matrix("qweight", qweight, checks.WORDS, shape="(K, N / 8)")
+    checks.require_lengths("qweight", rows, words * PACK)
     checks.require_matrix("qzeros", qzeros, checks.WORDS, qweight.device, "(K / group_size, N / 8)")
     checks.require_matrix("scales", scales, checks.SCALES, qweight.device, "(K / group_size, N)")
     group = checks.require_group(group_size, rows)
@@ -149,34 +150,30 @@ def dequantize_awq(
 
 def _write(qweight: torch.Tensor, qzeros: torch.Tensor, scales: torch.Tensor, group: int, out: torch.Tensor) -> None:
     """Launches the decoder into a contiguous buffer."""
-    rows, words = qweight.shape
     if out.numel() == 0:
         return
+    qweight, row_stride = checks.rows_stride(qweight, 1)
+    plan = _plan(TILES["awq"], *qweight.shape, row_stride, scales.shape[0], group)
+    _plans.launch(plan, out, qweight, qzeros.contiguous(), scales.contiguous(), out)
+
+
+@_plans.kept
+def _plan(_: Tile, rows: int, words: int, row_stride: int, groups: int, group: int) -> _plans.Plan:
+    """The launch for a tile that is in the table now."""
     tile = tile_for("awq", rows, words * PACK)
     block_rows, uniform = group_rows(tile.rows, group, rows)
     block_words = tile.columns // PACK
-    qweight, row_stride = checks.rows_stride(qweight, 1)
-    span = max(block_rows, scales.shape[0]) * max(row_stride, words * PACK)
-    _launch.launch(
-        dequantize_awq_kernel,
-        (-(-rows // block_rows) * -(-words // block_words),),
-        out,
-        qweight,
-        qzeros.contiguous(),
-        scales.contiguous(),
-        out,
-        rows,
-        words,
-        group,
-        row_stride,
-        0,
-        UNIFORM=uniform,
-        DOWN=tile.down,
-        WIDE=span > _launch.INT32_MAX,
-        BLOCK_K=block_rows,
-        BLOCK_W=block_words,
-        num_warps=warps_for(tile, block_rows * tile.columns),
-    )
+    span = max(block_rows, groups) * max(row_stride, words * PACK)
+    options = {
+        "UNIFORM": uniform,
+        "DOWN": tile.down,
+        "WIDE": span > _launch.INT32_MAX,
+        "BLOCK_K": block_rows,
+        "BLOCK_W": block_words,
+        "num_warps": warps_for(tile, block_rows * tile.columns),
+    }
+    grid = (-(-rows // block_rows) * -(-words // block_words),)
+    return _plans.Plan(dequantize_awq_kernel, grid, (rows, words, group, row_stride, 0), options)
 
 
 def _dequantize(

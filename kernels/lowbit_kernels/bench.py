@@ -2,7 +2,7 @@
 
     --operation GLOB       name or name:dtype, again for more; default all
     --rows N --columns N   default 16384 x 8192
-    --small                small and odd shapes: device times, and host times against an empty kernel
+    --small                small and odd shapes: device times, and host times against an empty kernel (_bench_timing)
     --out RUN.csv          writes the rows as they come, RUN.json beside it (environment, spreads), and at the
                            end RUN.svg, a roofline and the fractions
     --draw RUN.csv         only draws RUN.svg again; needs no GPU
@@ -37,7 +37,7 @@ from lowbit_kernels._bench_results import Results, Row
 ROWS, COLUMNS = 16384, 8192
 SMALL_SHAPES = ((1, 4096), (17, 8192), (4096, 4096 + 16))
 HOST_LIMIT = 1.3
-"""Host time of a call over that of an empty kernel."""
+"""Host time of a call over that of an empty kernel that Triton launches."""
 
 HOST, HOST_EMPTY = "host:", "empty:"
 """Before the operation's name in rows of host times."""
@@ -142,10 +142,16 @@ class Meter:
         yield Row(operation.name, *key, spread, fraction, target, details)
         if not host or operation.name == COPY:
             return
-        call, empty = timing.host(cases[0].function, timing.empty_call(cases[0], operation.kernels))
-        ratio = {"host_ratio": round(call.median / empty.median, 3), "host_limit": HOST_LIMIT}
-        yield Row(HOST + operation.name, *key, call, details=ratio)
-        yield Row(HOST_EMPTY + operation.name, *key, empty, details={"kernels": operation.kernels})
+        empties = [timing.empty_call(cases[0], operation.kernels, ours=ours) for ours in (False, True)]
+        call, empty, ours = timing.host(cases[0].function, *empties)
+        ratios = {
+            "host_ratio": round(call.median / empty.median, 3),
+            "host_limit": HOST_LIMIT,
+            "host_ratio_of_our_launch": round(call.median / ours.median, 3),
+        }
+        yield Row(HOST + operation.name, *key, call, details=ratios)
+        launch = {"kernels": operation.kernels, "our_launch_microseconds": round(ours.median, 3)}
+        yield Row(HOST_EMPTY + operation.name, *key, empty, details=launch)
 
     def _copy(self, dtype: torch.dtype, rows: int, columns: int) -> tuple[timing.Sample, int]:
         """The copy of a tensor of that shape, and its bytes."""

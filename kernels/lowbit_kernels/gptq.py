@@ -27,11 +27,12 @@ from __future__ import annotations
 import torch
 
 from lowbit.errors import ArgumentError, ShapeError
-from lowbit_kernels import _arguments, _launch, _weight_tiles
+from lowbit_kernels import _arguments, _launch, _plans, _weight_tiles
 from lowbit_kernels import _weight_arguments as checks
 from lowbit_kernels import _weight_gptq as kernels
 
 BITS = (2, 3, 4, 8)
+_NAMES = {bits: f"gptq{bits}" for bits in BITS}
 _ONES = {2: 0x55555555, 3: 1, 4: 0x11111111, 8: 0x01010101}
 """1 in each field of a word, or 1 where fields cross words."""
 
@@ -69,7 +70,7 @@ def dequantize_gptq(
       (K, N) of dtype: scale * (q - z), rounded once, gradual underflow, ±Inf beyond the dtype; a zero has the sign of
       the product.
     Raises:
-      ShapeError: shapes that do not belong together; K or N whose codes do not fill whole words.
+      ShapeError: shapes that do not belong together; K or N whose codes do not fill whole words, or of 2**31 or more.
       DtypeError: float32 scales, whose product would be rounded twice; another wrong dtype.
       ArgumentError: bits, zeros or a group size that does not exist; an index in g_idx that is out of range, also a
         negative one; `out` where it cannot be written.
@@ -85,6 +86,7 @@ def dequantize_gptq(
     checks.require_matrix("qzeros", qzeros, checks.WORDS, qweight.device, "(ceil(K / group_size), N * bits / 32)")
     checks.require_matrix("scales", scales, checks.SCALES, qweight.device, "(ceil(K / group_size), N)")
     rows = rows_of_words(words, bits)
+    checks.require_lengths("qweight", rows, columns)
     if columns * bits % 32 or (bits == 3 and columns % 32):
         multiple = 32 if bits == 3 else 32 // bits
         raise ShapeError(
@@ -144,48 +146,56 @@ def _write(
     """Launches the decoder into a contiguous buffer."""
     if out.numel() == 0:
         return
-    rows, columns = out.shape
+    align = _weight_tiles.alignment(out.shape[1])
+    qweight, _ = checks.rows_stride(qweight, align)
+    name = _NAMES[bits] if g_idx is None else "gptq_g_idx"
+    shapes = (*out.shape, qweight.stride(0), scales.shape[0], group)
+    plan = _plan(name, _weight_tiles.TILES[name], bits, stored_minus_one, *shapes, _launch.takes_ptx(out))
+    index = qzeros if g_idx is None else g_idx.contiguous()
+    _plans.launch(plan, out, qweight, qzeros.contiguous(), scales.contiguous(), index, out)
+
+
+@_plans.kept
+def _plan(
+    name: str,
+    _: _weight_tiles.Tile,
+    bits: int,
+    stored_minus_one: int,
+    rows: int,
+    columns: int,
+    row_stride: int,
+    groups: int,
+    group: int,
+    ptx: bool,
+) -> _plans.Plan:
+    """The launch for a tile that is in the table now."""
     pack = 32 if bits == 3 else 32 // bits
-    packs, groups = rows // pack, scales.shape[0]
+    packs = rows // pack
     align = _weight_tiles.alignment(columns)
-    qweight, row_stride_units = checks.rows_stride(qweight, align)
-    name = f"gptq{bits}" if g_idx is None else "gptq_g_idx"
     tile = _weight_tiles.tile_for(name, packs, columns, pack)
     block_packs, grouping = tile.rows, kernels.BY_INDEX
-    if g_idx is None:
+    if name != "gptq_g_idx":
         block_rows, uniform = _weight_tiles.group_rows(tile.rows * pack, group, rows)
         uniform = uniform and block_rows >= pack
         block_packs, grouping = (block_rows // pack, kernels.BY_TILE) if uniform else (tile.rows, kernels.BY_ROW)
-    span = max(block_packs * max(pack * columns, qweight.stride(0) * 3), groups * columns)
+    span = max(block_packs * max(pack * columns, row_stride * 3), groups * columns)
     down, across = -(-packs // (block_packs * tile.steps)), -(-columns // tile.columns)
-    _launch.launch(
-        kernels.dequantize_gptq_kernel,
-        (down * across,),
-        out,
-        qweight,
-        qzeros.contiguous(),
-        scales.contiguous(),
-        qzeros if g_idx is None else g_idx.contiguous(),
-        out,
-        packs,
-        columns // align,
-        groups,
-        group,
-        row_stride_units,
-        _ONES[bits] if stored_minus_one else 0,
-        0,
-        BITS=bits,
-        GROUPS=grouping,
-        ALIGN=align,
-        DOWN=tile.down,
-        WIDE=span > _launch.INT32_MAX,
-        STEPS=tile.steps,
-        ROUND=pack if grouping == kernels.BY_TILE else _weight_tiles.ROUNDS[bits],
-        BLOCK_P=block_packs,
-        BLOCK_N=tile.columns,
-        PTX=_launch.takes_ptx(out),
-        num_warps=_weight_tiles.warps_for(tile, block_packs * tile.columns),
-    )
+    ones = _ONES[bits] if stored_minus_one else 0
+    options = {
+        "BITS": bits,
+        "GROUPS": grouping,
+        "ALIGN": align,
+        "DOWN": tile.down,
+        "WIDE": span > _launch.INT32_MAX,
+        "STEPS": tile.steps,
+        "ROUND": pack if grouping == kernels.BY_TILE else _weight_tiles.ROUNDS[bits],
+        "BLOCK_P": block_packs,
+        "BLOCK_N": tile.columns,
+        "PTX": ptx,
+        "num_warps": _weight_tiles.warps_for(tile, block_packs * tile.columns),
+    }
+    integers = (packs, columns // align, groups, group, row_stride // align, ones, 0)
+    return _plans.Plan(kernels.dequantize_gptq_kernel, (down * across,), integers, options)
 
 
 def _dequantize(

@@ -20,9 +20,9 @@ import torch
 import triton
 import triton.language as tl
 
-from lowbit_kernels import _arguments, _launch, _weight_tiles
+from lowbit_kernels import _arguments, _launch, _plans, _weight_tiles
 from lowbit_kernels import _weight_arguments as checks
-from lowbit_kernels._codec import remaining
+from lowbit_kernels._codec import remaining, tile_count
 from lowbit_kernels._weight_codec import narrow, tile_of
 
 
@@ -42,8 +42,8 @@ def dequantize_int8_kernel(
 ):
     """BLOCK_N channels by BLOCK_U units of ALIGN columns; a unit is one load and one store of a thread."""
     columns = units * ALIGN
-    row_stride = row_stride_units * ALIGN
-    row_tile, unit_tile = tile_of(tl.cdiv(rows, BLOCK_N), tl.cdiv(units, BLOCK_U), DOWN)
+    row_stride = (row_stride_units.to(tl.int64) if WIDE else row_stride_units) * ALIGN
+    row_tile, unit_tile = tile_of(tile_count(rows, BLOCK_N), tile_count(units, BLOCK_U), DOWN)
     first_row, first_unit = row_tile.to(tl.int64) * BLOCK_N, unit_tile.to(tl.int64) * BLOCK_U
     row = tl.arange(0, BLOCK_N)
     unit = tl.arange(0, BLOCK_U)
@@ -73,13 +73,14 @@ def dequantize_int8(
     Returns:
       (N, K) of dtype: q * scale, rounded to float32 and then to dtype; ±Inf beyond the dtype.
     Raises:
-      ShapeError: shapes that do not belong together.
+      ShapeError: shapes that do not belong together; N or K of 2**31 or more.
       DtypeError: a tensor of the wrong dtype.
       ArgumentError, DeviceError: `out` where it cannot be written; a tensor where no kernel can run.
     Exactness: bit-exact with the references of scheme ``int8_channel``.
     Spec: SPEC.md 5.4.
     """
     shape = checks.require_matrix("weight", weight, (torch.int8,), shape="(N, K)")
+    checks.require_lengths("weight", *shape)
     checks.require_tensor("scale", scale, (torch.float32,), weight.device)
     checks.require_shape("scale", scale, (shape[0],), "one for each row of weight")
     _launch.require_float("dtype", dtype)
@@ -95,28 +96,27 @@ def _write(weight: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> None
     """Launches the decoder into a contiguous buffer."""
     if out.numel() == 0:
         return
-    rows, columns = weight.shape
+    weight, _ = checks.rows_stride(weight, _weight_tiles.alignment(weight.shape[1]))
+    plan = _plan(_weight_tiles.TILES["int8"], *weight.shape, weight.stride(0))
+    _plans.launch(plan, out, weight, scale.contiguous(), out)
+
+
+@_plans.kept
+def _plan(_: _weight_tiles.Tile, rows: int, columns: int, row_stride: int) -> _plans.Plan:
+    """The launch for a tile that is in the table now."""
     align = _weight_tiles.alignment(columns)
-    weight, row_stride_units = checks.rows_stride(weight, align)
     tile = _weight_tiles.tile_for("int8", rows, columns)
     units, block_units = columns // align, max(tile.columns // align, 1)
-    _launch.launch(
-        dequantize_int8_kernel,
-        (-(-rows // tile.rows) * -(-units // block_units),),
-        out,
-        weight,
-        scale.contiguous(),
-        out,
-        rows,
-        units,
-        row_stride_units,
-        ALIGN=align,
-        DOWN=tile.down,
-        WIDE=tile.rows * max(columns, weight.stride(0)) + tile.columns > _launch.INT32_MAX,
-        BLOCK_N=tile.rows,
-        BLOCK_U=block_units,
-        num_warps=_weight_tiles.warps_for(tile, tile.rows * tile.columns),
-    )
+    options = {
+        "ALIGN": align,
+        "DOWN": tile.down,
+        "WIDE": tile.rows * max(columns, row_stride) + tile.columns > _launch.INT32_MAX,
+        "BLOCK_N": tile.rows,
+        "BLOCK_U": block_units,
+        "num_warps": _weight_tiles.warps_for(tile, tile.rows * tile.columns),
+    }
+    grid = (-(-rows // tile.rows) * -(-units // block_units),)
+    return _plans.Plan(dequantize_int8_kernel, grid, (rows, units, row_stride // align), options)
 
 
 def _dequantize(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

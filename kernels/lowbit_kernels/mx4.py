@@ -16,16 +16,12 @@ G/2 + 1 bytes costs a seventh of the bandwidth.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from lowbit.errors import ArgumentError, ShapeError
 from lowbit.formats import E2M1, E3M0, FloatFormat
 from lowbit.rules import Rounding, ScaleRule
-from lowbit_kernels import _arguments, _codec, _launch, _pairs
-from lowbit_kernels import _mx4_kernels as kernels
-from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_INDEX, RANDOM_NONE, RANDOM_TILE
+from lowbit_kernels import _arguments, _codec, _launch, _mx4_launch
 
 GROUP_SIZES = (8, 16, 32, 64)
 ELEMENTS: dict[str, FloatFormat] = {element.name: element for element in (E2M1, E3M0)}
@@ -33,6 +29,8 @@ SCALE_RULES = {
     rule.value: _codec.SCALE_RULES[rule.value]
     for rule in (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.NEAREST, ScaleRule.EVEN_EXCLUSIVE, ScaleRule.STOCHASTIC)
 }
+_EVEN, _STOCHASTIC = ScaleRule.EVEN.value, ScaleRule.STOCHASTIC.value
+_TO_NEAREST, _BY_CHANCE = (_codec.ROUNDINGS[rule.value] for rule in (Rounding.TIES_AWAY, Rounding.STOCHASTIC))
 
 
 def quantize_mx4(
@@ -70,14 +68,14 @@ def quantize_mx4(
     """
     group_size, exponent_bits = _format(group_size, element)
     _arguments.require_bool("stochastic_casting", stochastic_casting)
-    hint = "even_exclusive is the rule that FBGEMM calls even" if scale_rounding == ScaleRule.EVEN.value else None
+    hint = "even_exclusive is the rule that FBGEMM calls even" if scale_rounding == _EVEN else None
     rule = _launch.choose("scale_rounding", scale_rounding, SCALE_RULES, hint)
     _launch.require_input("x", x)
-    shape, groups = _stream_shape(x, group_size)
+    shape, groups = _mx4_launch.stream_shape(x, group_size)
     bits = _launch.require_random(
         "random_bits", random_bits, x.shape, torch.uint8, x.device, "stochastic_casting" if stochastic_casting else ""
     )
-    stochastic_scale = scale_rounding == ScaleRule.STOCHASTIC.value
+    stochastic_scale = scale_rounding == _STOCHASTIC
     scale_bits = _launch.require_random(
         "scale_random_bits",
         scale_random_bits,
@@ -95,13 +93,13 @@ def quantize_mx4(
         if needed
     ]
     low, high = _launch.require_key(seed, " and ".join(missing))
-    rounding = _codec.ROUNDINGS[(Rounding.STOCHASTIC if stochastic_casting else Rounding.TIES_AWAY).value]
+    rounding = _BY_CHANCE if stochastic_casting else _TO_NEAREST
     options = (group_size, exponent_bits, rule, rounding, bits, scale_bits, low, high)
     if out is None:
-        return _QUANTIZE(x, *options)
+        return _mx4_launch.QUANTIZE(x, *options)
     _arguments.require_output("out", out, shape, (torch.uint8,), x.device)
     _arguments.require_disjoint([("out", out)], x=x, random_bits=bits, scale_random_bits=scale_bits)
-    _QUANTIZE_OUT(x, *options, out)
+    _mx4_launch.QUANTIZE_OUT(x, *options, out)
     return out
 
 
@@ -148,10 +146,10 @@ def dequantize_mx4(
             f"what {groups} groups of {group_size} hold"
         )
     if out is None:
-        return _DEQUANTIZE(packed, group_size, exponent_bits, width, dtype)
+        return _mx4_launch.DEQUANTIZE(packed, group_size, exponent_bits, width, dtype)
     _arguments.require_output("out", out, (*packed.shape[:-1], width), (dtype,), packed.device)
     _arguments.require_disjoint([("out", out)], packed=packed)
-    _DEQUANTIZE_OUT(packed, group_size, exponent_bits, out)
+    _mx4_launch.DEQUANTIZE_OUT(packed, group_size, exponent_bits, out)
     return out
 
 
@@ -163,153 +161,3 @@ def _format(group_size: int, element: str) -> tuple[int, int]:
     if not isinstance(element, str) or element not in ELEMENTS:
         raise ArgumentError(f"element: got {element!r}, want {_launch.listed(ELEMENTS)}")
     return group_size, ELEMENTS[element].exponent_bits
-
-
-def _stream_shape(x: torch.Tensor, group_size: int) -> tuple[tuple[int, ...], int]:
-    """The shape of the stream, and the number of groups in a row."""
-    groups = -(-x.shape[-1] // group_size)
-    return (*x.shape[:-1], groups * (group_size // 2 + 1)), groups
-
-
-def _write(
-    x: torch.Tensor,
-    group_size: int,
-    exponent_bits: int,
-    rule: int,
-    rounding: int,
-    random_bits: torch.Tensor | None,
-    scale_random_bits: torch.Tensor | None,
-    key_low: int,
-    key_high: int,
-    stream: torch.Tensor,
-) -> None:
-    """Launches the quantiser into a uint8 buffer."""
-    if x.numel() == 0:
-        return
-    x2d, row_stride, column_stride = _launch.rows_of(x)
-    rows, columns = x2d.shape
-    if columns % group_size == 0 and row_stride == columns * column_stride:
-        rows, columns = 1, rows * columns
-    groups = -(-columns // group_size)
-    block_rows, block_groups = _launch.tile(rows, groups, group_size)
-    random, pairs, source = RANDOM_NONE, _pairs.NONE, x2d
-    if rounding == _codec.STOCHASTIC.value:
-        aligned = group_size % 16 == 0 and columns % 16 == 0
-        random = RANDOM_GIVEN if random_bits is not None else RANDOM_TILE if aligned else RANDOM_INDEX
-    elif columns % 2 == 0:
-        source, pairs, row_stride = _pairs.view_pairs(x2d, row_stride, column_stride)
-    scale_random = RANDOM_NONE
-    if rule == _codec.SCALE_STOCHASTIC.value:
-        scale_random = RANDOM_INDEX if scale_random_bits is None else RANDOM_GIVEN
-    span = block_rows * max(row_stride, groups * group_size) + block_groups * group_size * max(column_stride, 1)
-    _launch.launch(
-        kernels.quantize,
-        (-(-rows // block_rows) * -(-groups // block_groups),),
-        x,
-        source,
-        stream,
-        stream if random_bits is None else random_bits,
-        stream if scale_random_bits is None else scale_random_bits,
-        rows,
-        columns,
-        groups,
-        row_stride,
-        column_stride,
-        key_low,
-        key_high,
-        RULE=rule,
-        EXPONENT_BITS=exponent_bits,
-        ROUNDING=rounding,
-        RANDOM=random,
-        SCALE_RANDOM=scale_random,
-        PAIRS=pairs,
-        WIDE=span > _launch.INT32_MAX,
-        GROUP=group_size,
-        BLOCK_ROWS=block_rows,
-        BLOCK_GROUPS=block_groups,
-        num_warps=_launch.warps(block_rows * block_groups * group_size, pairs),
-    )
-
-
-def _quantize(
-    x: torch.Tensor,
-    group_size: int,
-    exponent_bits: int,
-    rule: int,
-    rounding: int,
-    random_bits: torch.Tensor | None,
-    scale_random_bits: torch.Tensor | None,
-    key_low: int,
-    key_high: int,
-) -> torch.Tensor:
-    stream = _quantize_fake(x, group_size)
-    _write(x, group_size, exponent_bits, rule, rounding, random_bits, scale_random_bits, key_low, key_high, stream)
-    return stream
-
-
-def _quantize_fake(x: torch.Tensor, group_size: int, *_: Any) -> torch.Tensor:
-    return torch.empty(_stream_shape(x, group_size)[0], dtype=torch.uint8, device=x.device)
-
-
-def _read(packed: torch.Tensor, group_size: int, exponent_bits: int, out: torch.Tensor) -> None:
-    """Launches the decoder into a contiguous buffer."""
-    if out.numel() == 0:
-        return
-    columns = out.shape[-1]
-    rows = out.numel() // columns
-    groups = -(-columns // group_size)
-    if columns == groups * group_size:
-        rows, columns, groups = 1, rows * columns, rows * groups
-    block_rows, block_groups = _launch.tile(rows, groups, group_size)
-    target, pairs = _pairs.output_pairs(out, columns)
-    _launch.launch(
-        kernels.dequantize,
-        (-(-rows // block_rows) * -(-groups // block_groups),),
-        out,
-        packed.contiguous(),
-        target,
-        rows,
-        columns,
-        groups,
-        EXPONENT_BITS=exponent_bits,
-        PAIRS=pairs,
-        WIDE=(block_rows * groups + block_groups) * group_size > _launch.INT32_MAX,
-        GROUP=group_size,
-        BLOCK_ROWS=block_rows,
-        BLOCK_GROUPS=block_groups,
-        num_warps=_launch.warps(block_rows * block_groups * group_size, pairs),
-    )
-
-
-def _dequantize(
-    packed: torch.Tensor, group_size: int, exponent_bits: int, columns: int, dtype: torch.dtype
-) -> torch.Tensor:
-    out = _dequantize_fake(packed, group_size, exponent_bits, columns, dtype)
-    _read(packed, group_size, exponent_bits, out)
-    return out
-
-
-def _dequantize_fake(
-    packed: torch.Tensor, group_size: int, exponent_bits: int, columns: int, dtype: torch.dtype
-) -> torch.Tensor:
-    return torch.empty((*packed.shape[:-1], columns), dtype=dtype, device=packed.device)
-
-
-def _nothing(*_: Any) -> None:
-    """The fake of an op that only writes into its arguments."""
-
-
-_OPTIONS = (
-    "Tensor x, int group_size, int exponent_bits, int rule, int rounding, "
-    "Tensor? random_bits, Tensor? scale_random_bits, int key_low, int key_high"
-)
-_QUANTIZE = _launch.register(f"quantize_mx4({_OPTIONS}) -> Tensor", _quantize, _quantize_fake)
-_QUANTIZE_OUT = _launch.register(f"quantize_mx4_out({_OPTIONS}, Tensor(a!) stream) -> ()", _write, _nothing)
-_DEQUANTIZE = _launch.register(
-    "dequantize_mx4(Tensor packed, int group_size, int exponent_bits, SymInt columns, ScalarType dtype) -> Tensor",
-    _dequantize,
-    _dequantize_fake,
-)
-_DEQUANTIZE_OUT = _launch.register(
-    "dequantize_mx4_out(Tensor packed, int group_size, int exponent_bits, Tensor(a!) out) -> ()", _read, _nothing
-)

@@ -23,14 +23,23 @@ import torch
 
 from lowbit.errors import ShapeError
 from lowbit.rules import Rounding, ScaleRule
-from lowbit_kernels import _arguments, _codec, _e2m1_hardware, _launch, _pairs
+from lowbit_kernels import _arguments, _codec, _e2m1_hardware, _launch, _pairs, _plans
 from lowbit_kernels import _mxfp4_kernels as kernels
 from lowbit_kernels._philox import RANDOM_GIVEN, RANDOM_NONE, RANDOM_TILE
 from lowbit_kernels.swizzle import swizzled_size
 
 BLOCK = 32
-_DECODED_SHARE = 1 if _launch.INTERPRETED else 2
-"""A program that decodes has this part of the usual elements; measured on an H200, with 4 warps."""
+_STOCHASTIC = Rounding.STOCHASTIC.value
+_TILES = {
+    _pairs.NONE: _launch.Tile(share=1, warps=8),
+    _pairs.BFLOAT16: _launch.Tile(share=2, warps=4, rows=8),
+    _pairs.FLOAT16: _launch.Tile(share=1, warps=4),
+    _pairs.FLOAT32: _launch.Tile(share=2, warps=4),
+}
+"""By what is loaded; `rows` where scales are swizzled. Measured on an H200, but float16, which has as many elements a
+thread as all had before bfloat16 was calculated in pairs."""
+_DECODED, _DECODED_WIDE = _launch.Tile(share=8, warps=2), _launch.Tile(share=8, warps=4)
+"""To 16 bits, and to float32; measured on an H200."""
 SCALE_RULES = {
     rule.value: _codec.SCALE_RULES[rule.value]
     for rule in (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
@@ -79,7 +88,7 @@ def quantize_mxfp4(
     _arguments.require_bool("swizzle", swizzle)
     _launch.require_input("x", x)
     _require_blocks(x.shape[-1])
-    stochastic = rounding == Rounding.STOCHASTIC.value
+    stochastic = rounding == _STOCHASTIC
     bits = _launch.require_random(
         "random_bits", random_bits, x.shape, torch.uint8, x.device, "rounding" if stochastic else ""
     )
@@ -171,47 +180,69 @@ def _write(
     if x.numel() == 0:
         return
     x2d, row_stride, column_stride = _launch.rows_of(x)
-    rows, groups = x2d.shape[0], x2d.shape[1] // BLOCK
-    if swizzle:
-        padded_rows, padded_groups = -(-rows // 128) * 128, -(-groups // 4) * 4
-        block_rows, block_groups = _launch.tile(padded_rows, padded_groups, BLOCK, row_multiple=128, group_multiple=4)
-    else:
-        if row_stride == x2d.shape[1] * column_stride:
-            rows, groups = 1, rows * groups
-        padded_rows, padded_groups = rows, groups
-        block_rows, block_groups = _launch.tile(rows, groups, BLOCK)
+    gapless = row_stride == x2d.shape[1] * column_stride
     random, pairs, source = RANDOM_NONE, _pairs.NONE, x2d
     if rounding == _codec.STOCHASTIC.value:
         random = RANDOM_TILE if random_bits is None else RANDOM_GIVEN
-    else:
+    if random_bits is None:
         source, pairs, row_stride = _pairs.view_pairs(x2d, row_stride, column_stride)
-    span = block_rows * max(row_stride, groups * BLOCK) + block_groups * BLOCK * column_stride
-    _launch.launch(
-        kernels.quantize,
-        (-(-padded_rows // block_rows) * -(-padded_groups // block_groups),),
-        x,
-        source,
-        packed,
-        scales,
-        packed if random_bits is None else random_bits,
-        rows,
-        groups,
-        padded_rows,
-        padded_groups,
-        row_stride,
-        column_stride,
-        key_low,
-        key_high,
-        RULE=rule,
-        RANDOM=random,
-        SWIZZLE=swizzle,
-        PAIRS=pairs,
-        WIDE=span > _launch.INT32_MAX,
-        BLOCK_ROWS=block_rows,
-        BLOCK_GROUPS=block_groups,
-        num_warps=_launch.warps(block_rows * block_groups * BLOCK, pairs),
-        **choice,
-    )
+    layout = (*x2d.shape, row_stride, column_stride, gapless, pairs, source.element_size())
+    plan = _plan(*layout, rule, random, swizzle, choice["ROUNDING"], choice["HARDWARE"], _launch.takes_ptx(x))
+    bits = packed if random_bits is None else random_bits
+    _plans.launch(plan, x, source, packed, scales, bits, last=(key_low, key_high))
+
+
+@_plans.kept
+def _plan(
+    rows: int,
+    columns: int,
+    row_stride: int,
+    column_stride: int,
+    gapless: bool,
+    pairs: int,
+    size: int,
+    rule: int,
+    random: int,
+    swizzle: bool,
+    rounding: int,
+    hardware: bool,
+    ptx: bool,
+) -> _plans.Plan:
+    """The launch of the quantiser.
+
+    Args:
+      row_stride, size: of what is loaded, in its own elements, and the bytes of one.
+    """
+    groups = columns // BLOCK
+    tile = _TILES[pairs]
+    if swizzle:
+        padded_rows, padded_groups = -(-rows // 128) * 128, -(-groups // 4) * 4
+        multiples = {"row_multiple": tile.rows, "group_multiple": 4}
+    else:
+        if gapless:
+            rows, groups, row_stride = 1, rows * groups, 0
+        padded_rows, padded_groups, multiples = rows, groups, {}
+    block_rows, block_groups = _launch.tile(padded_rows, padded_groups, BLOCK, share=tile.share, **multiples)
+    unit = _launch.unit(size, row_stride)
+    span = (block_rows - 1) * max(row_stride, groups * BLOCK) + block_groups * BLOCK * column_stride
+    options = {
+        "RULE": rule,
+        "RANDOM": random,
+        "SWIZZLE": swizzle,
+        "PAIRS": pairs,
+        "STRIDED": column_stride != 1,
+        "UNIT": unit,
+        "WIDE": span > _launch.INT32_MAX,
+        "PTX": ptx,
+        "BLOCK_ROWS": block_rows,
+        "BLOCK_GROUPS": block_groups,
+        "num_warps": tile.warps,
+        "ROUNDING": rounding,
+        "HARDWARE": hardware,
+    }
+    integers = (rows, groups, padded_rows, padded_groups, row_stride // unit, column_stride)
+    grid = (-(-padded_rows // block_rows) * -(-padded_groups // block_groups),)
+    return _plans.Plan(kernels.quantize, grid, integers, options)
 
 
 def _quantize(
@@ -242,21 +273,19 @@ def _read(packed: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None
     """Launches the decoder into a contiguous buffer."""
     if out.numel() == 0:
         return
-    groups = scales.numel()
-    _, block_groups = _launch.tile(1, groups, BLOCK, share=_DECODED_SHARE)
+    packed, scales = packed.contiguous(), scales.contiguous()
     target, pairs = _pairs.output_pairs(out, BLOCK)
-    _launch.launch(
-        kernels.dequantize,
-        (-(-groups // block_groups),),
-        out,
-        packed.contiguous(),
-        scales.contiguous(),
-        target,
-        groups,
-        PAIRS=pairs,
-        BLOCK_M=block_groups,
-        num_warps=4,
-    )
+    plan = _decoder_plan(scales.numel(), out.dtype == torch.float32, pairs)
+    _plans.launch(plan, out, packed, scales, target)
+
+
+@_plans.kept
+def _decoder_plan(groups: int, wide: bool, pairs: int) -> _plans.Plan:
+    """The launch of the decoder, to float32 if `wide`."""
+    tile = _DECODED_WIDE if wide else _DECODED
+    _, block_groups = _launch.tile(1, groups, BLOCK, share=tile.share)
+    options = {"PAIRS": pairs, "BLOCK_M": block_groups, "num_warps": tile.warps}
+    return _plans.Plan(kernels.dequantize, (-(-groups // block_groups),), (groups,), options)
 
 
 def _dequantize(packed: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

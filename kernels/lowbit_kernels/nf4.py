@@ -29,10 +29,10 @@ import triton.language as tl
 
 from lowbit.errors import ArgumentError, DtypeError, ShapeError
 from lowbit.weights import FP4_CODEBOOK, NF4_CODEBOOK
-from lowbit_kernels import _arguments, _launch
+from lowbit_kernels import _arguments, _launch, _plans
 from lowbit_kernels import _weight_arguments as checks
 from lowbit_kernels._weight_codec import narrow
-from lowbit_kernels._weight_tiles import shift_or_size, tile_for
+from lowbit_kernels._weight_tiles import TILES, Tile, shift_or_size, tile_for
 
 NF4, FP4 = 0, 1
 _CODEBOOKS = (NF4_CODEBOOK, FP4_CODEBOOK)
@@ -271,10 +271,10 @@ def _dequantize_table(
 
 def _require_lengths(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of a result."""
-    if not isinstance(shape, Sequence) or isinstance(shape, str):
+    if not isinstance(shape, (tuple, list)) and (not isinstance(shape, Sequence) or isinstance(shape, str)):
         raise DtypeError(f"shape: got {type(shape).__name__}, want a tuple of integers")
-    lengths = tuple(_arguments.require_integer("shape", length) for length in shape)
-    if any(length < 0 for length in lengths):
+    lengths = tuple([_arguments.require_integer("shape", length) for length in shape])
+    if lengths and min(lengths) < 0:
         raise ArgumentError(f"shape: got {lengths}, want lengths of 0 or more")
     return lengths
 
@@ -283,7 +283,7 @@ def _require_positive(name: str, value: int) -> int:
     value = _arguments.require_integer(name, value)
     if value < 1:
         raise ArgumentError(f"{name}: got {value}, want at least 1")
-    return value
+    return min(value, 1 << 62)  # an op takes 64 bits, and no tensor has more elements
 
 
 def _require_nested(
@@ -330,37 +330,34 @@ def _write(
     n = out.numel()
     if n == 0:
         return
-    units, rest = divmod(n, 8)
     if not packed.is_contiguous() or packed.data_ptr() % 4:
         packed = packed.clone(memory_format=torch.contiguous_format)
     nested = code2 is not None
     code2, absmax2, offset = (absmax if part is None else part.contiguous() for part in (code2, absmax2, offset))
-    (shift, block), (shift2, block2) = shift_or_size(block_size, 8), shift_or_size(block_size2, 1)
-    tile = tile_for("nf4_nested" if nested else "nf4", max(units, 1), 8, 1)
-    _launch.launch(
-        dequantize_4bit_kernel,
-        (max(-(-units // tile.rows), 1),),
-        out,
-        packed,
-        absmax.contiguous(),
-        code2,
-        absmax2,
-        offset,
-        out,
-        units,
-        rest,
-        shift,
-        shift2,
-        0,
-        CODEBOOK=codebook,
-        NESTED=nested,
-        BLOCK=block,
-        BLOCK2=block2,
-        TAIL=rest > 0,
-        WIDE=units > _launch.INT32_MAX,
-        BLOCK_U=tile.rows,
-        num_warps=tile.warps,
-    )
+    name = "nf4_nested" if nested else "nf4"
+    plan = _plan(name, TILES[name], codebook, n, block_size, block_size2)
+    _plans.launch(plan, out, packed, absmax.contiguous(), code2, absmax2, offset, out)
+
+
+@_plans.kept
+def _plan(name: str, _: Tile, codebook: int, n: int, block_size: int, block_size2: int) -> _plans.Plan:
+    """The launch for n elements and a tile that is in the table now."""
+    units, rest = divmod(n, 8)
+    shift, block = shift_or_size(block_size, 8, n)
+    shift2, block2 = shift_or_size(block_size2, 1, -(-n // block_size))
+    tile = tile_for(name, max(units, 1), 8, 1)
+    options = {
+        "CODEBOOK": codebook,
+        "NESTED": name == "nf4_nested",
+        "BLOCK": block,
+        "BLOCK2": block2,
+        "TAIL": rest > 0,
+        "WIDE": units > _launch.INT32_MAX,
+        "BLOCK_U": tile.rows,
+        "num_warps": tile.warps,
+    }
+    grid = (max(-(-units // tile.rows), 1),)
+    return _plans.Plan(dequantize_4bit_kernel, grid, (units, rest, shift, shift2, 0), options)
 
 
 def _dequantize(

@@ -33,10 +33,11 @@ LARGEST_ZERO = 2.0**-150
 """Positive numbers from here downwards are 0 as float32."""
 
 DEFAULT_ROUNDING = {
-    CANONICAL: Rounding.TIES_TO_EVEN,
-    TWO_LEVEL: Rounding.TIES_TOWARD_ZERO,
-    ONE_LEVEL: Rounding.TIES_TOWARD_ZERO,
+    CANONICAL: Rounding.TIES_TO_EVEN.value,
+    TWO_LEVEL: Rounding.TIES_TOWARD_ZERO.value,
+    ONE_LEVEL: Rounding.TIES_TOWARD_ZERO.value,
 }
+_STOCHASTIC = Rounding.STOCHASTIC.value
 
 
 def quantize_nvfp4(
@@ -85,7 +86,7 @@ def quantize_nvfp4(
     Spec: SPEC.md 3.3.
     """
     number = _launch.choose("scheme", scheme, SCHEMES)
-    rule = DEFAULT_ROUNDING[number].value if rounding is None else rounding
+    rule = DEFAULT_ROUNDING[number] if rounding is None else rounding
     rounding_number = _e2m1_hardware.number(hardware, rule, "" if number == CANONICAL else scheme)
     _arguments.require_bool("swizzle", swizzle)
     _arguments.require_bool("validate", validate)
@@ -94,14 +95,14 @@ def quantize_nvfp4(
     if number == ONE_LEVEL and tensor_scale is not None:
         raise ArgumentError("tensor_scale: got a value, want None: nvfp4_one_level has g = 1")
     g = None if tensor_scale is None else _given_scale(tensor_scale, x.device, validate)
-    stochastic = rule == Rounding.STOCHASTIC.value
+    stochastic = rule == _STOCHASTIC
     bits = _launch.require_random(
         "random_bits", random_bits, x.shape, torch.uint8, x.device, "rounding" if stochastic else ""
     )
     low, high = _launch.require_key(seed, "random_bits" if stochastic and bits is None else "")
-    options = (number, rounding_number, swizzle, g, bits, low, high)
+    random = (bits, low, high)
     if out is None:
-        return _nvfp4_launch.QUANTIZE(x, *options)
+        return _nvfp4_launch.QUANTIZE(x, number, rounding_number, swizzle, g, *random)
     packed, scales, scale = _arguments.require_results(out, 3)
     packed_shape, scales_shape = shapes(x, swizzle)
     _arguments.require_output("out[0]", packed, packed_shape, (torch.float4_e2m1fn_x2, torch.uint8), x.device)
@@ -110,6 +111,8 @@ def quantize_nvfp4(
     results = [("out[0]", packed), ("out[1]", scales), ("out[2]", scale)]
     kept = g is not None and _arguments.address(g) == _arguments.address(scale)  # g is written as it was read
     _arguments.require_disjoint(results, x=x, random_bits=bits, tensor_scale=None if kept else g)
+    g = None if g is None else g.reshape(1)  # a tensor of its own where it is written too
+    options = (number, rounding_number, swizzle, g, *random)
     _nvfp4_launch.QUANTIZE_OUT(x, *options, packed.view(torch.uint8), scales.view(torch.uint8), scale)
     return packed, scales, scale
 
@@ -212,7 +215,7 @@ def _one_scale(tensor_scale: torch.Tensor | float, device: torch.device) -> torc
         raise ShapeError(f"tensor_scale: got shape {tuple(tensor_scale.shape)}, want one element")
     if tensor_scale.device != device:
         _launch.require_device("tensor_scale", tensor_scale, device)
-    return tensor_scale.reshape(1)
+    return tensor_scale if tensor_scale.dim() == 1 else tensor_scale.reshape(1)
 
 
 def _number(value: Any) -> float:

@@ -22,13 +22,14 @@ from typing import Any
 
 import torch
 
-from lowbit_kernels import _arguments, _launch, _weight_tiles
+from lowbit_kernels import _arguments, _launch, _plans, _weight_tiles
 from lowbit_kernels import _weight_arguments as checks
 from lowbit_kernels import _weight_squeezellm as kernels
 from lowbit_kernels import _weight_sums as sums
 from lowbit_kernels.gptq import rows_of_words
 
 BITS = (3, 4)
+_NAMES = {bits: f"squeezellm{bits}" for bits in BITS}
 TABLES = (torch.float32, torch.float16)
 _CONSTANT_FROM = 1 << 20
 """Values from which on a number of columns gets a kernel of its own; decoding fewer takes about as long as a launch."""
@@ -62,7 +63,8 @@ def dequantize_squeezellm(
     Returns:
       (K, N) of dtype: the table's value, each sum rounded to float32, then rounded to dtype.
     Raises:
-      ShapeError: shapes that do not belong together; K whose codes do not fill whole words.
+      ShapeError: shapes that do not belong together; K whose codes do not fill whole words; K, N or R of
+        2**31 or more.
       DtypeError: a tensor of the wrong dtype.
       ArgumentError: bits other than 3 and 4; indices out of range, out of order or twice; `out` where it cannot be
         written.
@@ -75,6 +77,7 @@ def dequantize_squeezellm(
     _launch.require_float("dtype", dtype)
     words, columns = checks.require_matrix("qweight", qweight, checks.WORDS, shape="(K * bits / 32, N)")
     rows = rows_of_words(words, bits)
+    checks.require_lengths("qweight", rows, columns)
     checks.require_tensor("lookup_table", lookup_table, TABLES, qweight.device)
     because = "for {columns} columns of {bits} bits"
     checks.require_shape("lookup_table", lookup_table, (columns, 1 << bits), because, columns=columns, bits=bits)
@@ -164,42 +167,43 @@ def _write_entries(
     qweight: torch.Tensor, lookup_table: torch.Tensor, bits: int, flags: torch.Tensor | None, out: torch.Tensor
 ) -> None:
     """Launches the decoder without the sums."""
-    rows, columns = out.shape
-    pack = 32 if bits == 3 else 8
-    packs = rows // pack
+    columns = out.shape[1]
     qweight, row_stride = checks.rows_stride(qweight, 1)
     lanes = 1
     if out.dtype.itemsize == 2 and columns % 2 == row_stride % 2 == qweight.data_ptr() % 8 == out.data_ptr() % 4 == 0:
         lanes = 2
-    tile = _weight_tiles.tile_for(f"squeezellm{bits}", packs, columns, pack)
+    name = _NAMES[bits]
+    plan = _plan(name, _weight_tiles.TILES[name], bits, lanes, flags is not None, *out.shape, row_stride)
+    _plans.launch(plan, out, qweight, lookup_table, lookup_table if flags is None else flags, out)
+
+
+@_plans.kept
+def _plan(
+    name: str, _: _weight_tiles.Tile, bits: int, lanes: int, flagged: bool, rows: int, columns: int, row_stride: int
+) -> _plans.Plan:
+    """The launch of the decoder for a tile that is in the table now."""
+    pack = 32 if bits == 3 else 8
+    packs = rows // pack
+    tile = _weight_tiles.tile_for(name, packs, columns, pack)
     block_lanes = max(tile.columns // lanes, 4)
-    count, constant = columns // lanes, out.numel() >= _CONSTANT_FROM
+    count, constant = columns // lanes, rows * columns >= _CONSTANT_FROM
     down, across = -(-packs // (tile.rows * tile.steps)), -(-count // block_lanes)
-    _launch.launch(
-        kernels.dequantize_squeezellm_kernel,
-        (down * across,),
-        out,
-        qweight,
-        lookup_table,
-        lookup_table if flags is None else flags,
-        out,
-        packs,
-        count,
-        row_stride // lanes,
-        0,
-        LANE_COUNT=count if constant else 0,
-        ROW_STRIDE=row_stride // lanes if constant else 0,
-        BITS=bits,
-        LANES=lanes,
-        FLAGGED=flags is not None,
-        DOWN=tile.down,
-        WIDE=tile.rows * max(pack * columns, row_stride * 3) > _launch.INT32_MAX,
-        STEPS=tile.steps,
-        BLOCK_P=tile.rows,
-        BLOCK_C=block_lanes,
+    options = {
+        "LANE_COUNT": count if constant else 0,
+        "ROW_STRIDE": row_stride // lanes if constant else 0,
+        "BITS": bits,
+        "LANES": lanes,
+        "FLAGGED": flagged,
+        "DOWN": tile.down,
+        "WIDE": tile.rows * max(pack * columns, row_stride * 3) > _launch.INT32_MAX,
+        "STEPS": tile.steps,
+        "BLOCK_P": tile.rows,
+        "BLOCK_C": block_lanes,
         # one warp would gather from its own registers, which takes a shuffle for every 32 places of the tables
-        num_warps=max(_weight_tiles.warps_for(tile, tile.rows * pack * block_lanes), 2),
-    )
+        "num_warps": max(_weight_tiles.warps_for(tile, tile.rows * pack * block_lanes), 2),
+    }
+    integers = (packs, count, row_stride // lanes, 0)
+    return _plans.Plan(kernels.dequantize_squeezellm_kernel, (down * across,), integers, options)
 
 
 def _dequantize(

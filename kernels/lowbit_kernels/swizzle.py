@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 
 from lowbit.errors import ArgumentError, DtypeError, ShapeError
-from lowbit_kernels import _arguments, _launch
+from lowbit_kernels import _arguments, _launch, _plans
+from lowbit_kernels._codec import tile_count
 
 SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.float8_e4m3fn)
 _BLOCK_COLUMNS = 1024 if _launch.INTERPRETED else 64
@@ -39,7 +40,7 @@ def swizzled_offset(row, column, columns_padded):
 @triton.jit
 def _origin(columns, BLOCK_COLUMNS: tl.constexpr):
     """This program's first row and column, int64: 128 rows by BLOCK_COLUMNS."""
-    across = tl.cdiv(columns, BLOCK_COLUMNS)
+    across = tile_count(columns, BLOCK_COLUMNS)
     program = tl.program_id(0)
     return (program // across).to(tl.int64) * 128, (program % across).to(tl.int64) * BLOCK_COLUMNS
 
@@ -154,25 +155,34 @@ def _require_scales(name: str, tensor: torch.Tensor) -> None:
 
 def _grid(rows: int, columns: int) -> tuple[int, int]:
     """The columns of one program, and the number of programs."""
-    block = min(triton.next_power_of_2(max(columns, 4)), _BLOCK_COLUMNS)
+    block = min(_launch.power_of_two(max(columns, 4)), _BLOCK_COLUMNS)
     return block, -(-rows // 128) * -(-columns // block)
 
 
 def _write(scales: torch.Tensor, buffer: torch.Tensor) -> None:
-    source, row_stride, column_stride = _launch.rows_of(scales.view(torch.uint8))
-    rows, columns = source.shape
+    source, row_stride, column_stride = _launch.rows_of(_launch.bytes_of(scales))
+    plan = _swizzle_plan(*source.shape, row_stride, column_stride)
+    _plans.launch(plan, buffer, source, _launch.bytes_of(buffer))
+
+
+@_plans.kept
+def _swizzle_plan(rows: int, columns: int, row_stride: int, column_stride: int) -> _plans.Plan:
     padded = -(-columns // 4) * 4
     block, programs = _grid(rows, padded)
-    arguments = (source, buffer.view(torch.uint8), rows, columns, padded, row_stride, column_stride)
-    _launch.launch(_swizzle_kernel, (programs,), buffer, *arguments, BLOCK_COLUMNS=block)
+    integers = (rows, columns, padded, row_stride, column_stride)
+    return _plans.Plan(_swizzle_kernel, (programs,), integers, {"BLOCK_COLUMNS": block})
 
 
 def _read(buffer: torch.Tensor, scales: torch.Tensor) -> None:
-    rows, columns = scales.shape
+    plan = _unswizzle_plan(*scales.shape)
+    _plans.launch(plan, buffer, _launch.bytes_of(buffer.contiguous()), _launch.bytes_of(scales))
+
+
+@_plans.kept
+def _unswizzle_plan(rows: int, columns: int) -> _plans.Plan:
     padded = -(-columns // 4) * 4
     block, programs = _grid(rows, padded)
-    arguments = (buffer.contiguous().view(torch.uint8), scales.view(torch.uint8), rows, columns, padded)
-    _launch.launch(_unswizzle_kernel, (programs,), buffer, *arguments, BLOCK_COLUMNS=block)
+    return _plans.Plan(_unswizzle_kernel, (programs,), (rows, columns, padded), {"BLOCK_COLUMNS": block})
 
 
 def _swizzle(scales: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,8 @@ reference, or real numbers (`reals`). Some lemmas rest on others, which `about` 
 
     elements, pairs, nearest    codes of numbers          decoding    values of codes
     scales                      power-of-two scale bytes  quotients   quotients without a division
-    nvfp4, whole                codes of quotients        variants    tempting shortcuts, refuted
+    nvfp4, products, whole      codes of quotients        drawn       stochastic ones
+    variants                    tempting shortcuts, refuted
 
 So an edited kernel is proved or refuted anew, without a transcription that could grow stale. What is not proved: what a
 compiler makes of the source, addresses and masks, the reduction over a whole block (that over two words is), and
@@ -23,7 +24,7 @@ from collections.abc import Iterable
 
 from lowbit import schemes
 from lowbit.errors import ArgumentError, UnknownScheme
-from lowbit.proofs import decoding, elements, nearest, nvfp4, pairs, quotients, scales, variants, whole
+from lowbit.proofs import decoding, drawn, elements, nearest, nvfp4, pairs, products, quotients, scales, variants, whole
 from lowbit.proofs.coverage import assurance, covering
 from lowbit.proofs.lemma import Lemma, Proof, Verdict, prove, total
 
@@ -33,7 +34,7 @@ __all__ = ["Lemma", "Proof", "Verdict", "assurance", "covering", "lemmas", "prov
 @functools.cache
 def lemmas() -> dict[str, Lemma]:
     """Every lemma by name."""
-    modules = (elements, nearest, pairs, scales, quotients, nvfp4, whole, decoding, variants)
+    modules = (elements, nearest, pairs, scales, quotients, products, drawn, nvfp4, whole, decoding, variants)
     return {lemma.name: lemma for module in modules for lemma in module.lemmas()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lowbit.formats import E2M1
 from lowbit.proofs.nearest import ROUNDINGS
 from lowbit.proofs.pairs import FAST, WORDS
+from lowbit.proofs.whole import pairs_lemma
 from lowbit.rules import NanCode, Rounding, ScaleRule
 from lowbit.schemes import Scheme
 
@@ -60,12 +61,13 @@ def _nvfp4(scheme: Scheme) -> dict[str, tuple[str, ...]]:
     canonical, rounding = scheme.base == "nvfp4", scheme.rounding
     element = [f"nvfp4_codes/{rounding.value}", "quotient/never_a_tie", "quotient/scale", "quotient/decides"]
     if rounding in ROUNDINGS.values():
-        element.append(f"nearest/e2m1/{rounding.value}")
+        element += [f"nvfp4_quotient/{rounding.value}", f"nearest/e2m1/{Rounding.TIES_TO_EVEN.value}"]
+        element += [pairs_lemma(rounding, word) for word in WORDS]
     else:
         element += [f"encode/e2m1/{rounding.value}", "encode_nan/e2m1"]
+    if rounding is Rounding.STOCHASTIC:
+        element.append("nvfp4_drawn/stochastic")
     element += [f"pairs_split/{word}" for word in WORDS]
-    if canonical and rounding is Rounding.TIES_TO_EVEN:
-        element += [f"nvfp4_pairs/{word}" for word in WORDS]
     amax = tuple(f"amax/{word}" for word in WORDS)
     kind = "canonical" if canonical else "two_level"
     return {

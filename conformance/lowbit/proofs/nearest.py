@@ -1,13 +1,14 @@
-"""The lemma about E2M1 codes by multiply-adds, and what stands for them in lemmas that rest on it."""
+"""The lemmas about E2M1 codes by multiply-adds, and what stands for codes to nearest in lemmas that rest on others."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from lowbit.formats import E2M1
 from lowbit.proofs import reals
-from lowbit.proofs.device import FLOAT32, UINT32, Value, variable
+from lowbit.proofs.device import FLOAT32, UINT32, Term, Value, variable
 from lowbit.proofs.lemma import Claim, Lemma
 from lowbit.proofs.sources import Kernels
 from lowbit.rules import Rounding
@@ -57,3 +58,30 @@ def as_proved() -> Callable[[Value, bool], Value]:
         return Value(UINT32, z3.If(negative, open_, open_ & 0xFFFFFF00 | code))
 
     return nearest_e2m1
+
+
+def quotient_code(magnitude: Term, scale: Value, rounding: Rounding) -> Term:
+    """The code of |y| / s, and 7 of NaN, as an element's rule has it.
+
+    Args:
+      magnitude: |y|'s bits.
+      scale: s, above 0, of at most 4 significant bits.
+    """
+    import z3
+
+    divisor = reals.scale_of(scale.bits)
+    code = reals.element_code(reals.of_magnitude(magnitude), z3.BoolVal(False), E2M1, rounding, divisor)
+    return z3.If(reals.not_nan(magnitude), code, z3.BitVecVal(7, 32))
+
+
+def quotient_as_proved() -> Callable[..., Value]:
+    """Any `_nearest_quotient` of which the lemmas ``nvfp4_quotient`` hold: what they leave open is open."""
+    import z3
+
+    calls = itertools.count()
+
+    def nearest_quotient(y: Value, scale: Value, high: Value, low: Value, to_even: Any, ptx: Any) -> Value:
+        code = quotient_code(y.bits & reals.MAGNITUDE, scale, ROUNDINGS[bool(to_even)])
+        return Value(UINT32, z3.BitVec(f"quotient_{next(calls)}", 32) & 0xFFFFFF00 | code)
+
+    return nearest_quotient

@@ -163,14 +163,16 @@ def _codes(rounding: Rounding) -> Lemma:
             facts.extend(rounded_quotient(q.bits, y.bits, rounding, scale, r))
             return q
 
-        stubs: dict[str, Any] = {"nearest_e2m1": nearest.as_proved(), "encode_e2m1": encoder_as_proved(rounding, r)}
-        if directed:
+        stubs: dict[str, Any] = {"encode_e2m1": encoder_as_proved(rounding, r)}
+        if rounding in nearest.ROUNDINGS.values():
+            stubs["_nearest_quotient"] = nearest.quotient_as_proved()
+        elif directed:
             stubs["tl"] = SimpleNamespace(**(vars(code.nvfp4.tl) | {"div_rn": quotient}))
         else:
             stubs["divide_by_scale"] = quotient
         nvfp4 = code.replacing("_nvfp4_kernels", **stubs).nvfp4
         unity = device.constant(1.0, FLOAT32)
-        found = nvfp4._codes(x, g, s, unity, unity, random, code.codec.ROUNDINGS[rounding.value]).bits & 0xFF
+        found = nvfp4._codes(x, g, s, unity, unity, random, code.codec.ROUNDINGS[rounding.value], False).bits & 0xFF
         real = reals.of_magnitude(product & reals.MAGNITUDE)
         vanishing = VANISHING if directed else Fraction(0)
         expected = reals.element_code(real, product < 0, E2M1, rounding, scale, r, vanishing)
@@ -182,7 +184,7 @@ def _codes(rounding: Rounding) -> Lemma:
         statement="With RN32(y / s) in place of the quotient, y = RN32(x * g), the low eight bits are, for every x, g "
         f"and s above 0, the code of clamp(RN32(y / s), -6, 6), {rounding.value}, decided as y against multiples of s; "
         "NaN gets 7.",
-        about="_nvfp4_kernels._codes, given nearest/e2m1 or encode/e2m1, quotient/scale and quotient/decides",
+        about="_nvfp4_kernels._codes, given nvfp4_quotient, or encode/e2m1 and quotient/scale; quotient/decides",
         claims=claims,
     )
 

@@ -152,15 +152,15 @@ def _correct(d: Fraction, high: Value, low: Value, quotient: Any) -> Iterator[Cl
         odd, power = odd // 2, power + 1
 
     y, w, z = z3.Reals("Y W z")
-    exact, total = y * _rational(1 / d), y * _rational(h) + z
-    error = y * _rational(abs(l) * RELATIVE + ABSOLUTE / d)
+    exact, total = y * rational(1 / d), y * rational(h) + z
+    error = y * rational(abs(l) * RELATIVE + ABSOLUTE / d)
     facts = [
         y >= 1 << 23,
         y <= (1 << 24) - 1,
         w >= (1 << 24) + 1,
         w <= (1 << 25) - 1,
-        z - y * _rational(l) <= error,
-        y * _rational(l) - z <= error,
+        z - y * rational(l) <= error,
+        y * rational(l) - z <= error,
     ]
     claims = [z3.BoolVal(abs(l) <= 1)]  # y * low does not overflow
     # 2**a * Y and m * W are of one size for some of these a. At the first all midpoints are above y / d, at the last
@@ -168,15 +168,15 @@ def _correct(d: Fraction, high: Value, low: Value, quotient: Any) -> Iterator[Cl
     for a in range(9):
         difference = y * (1 << a) - w * odd
         apart = z3.Or(difference >= 1, difference <= -1) if a else z3.BoolVal(True)
-        midpoint = w * _rational(Fraction(2) ** (-a - power))
+        midpoint = w * rational(Fraction(2) ** (-a - power))
         between = z3.Or(z3.And(exact <= midpoint, midpoint <= total), z3.And(total <= midpoint, midpoint <= exact))
         claims.append(z3.Implies(apart, z3.Not(between)))
     yield Claim(facts, z3.And(*claims), {}, numbers=True, confirm=lambda: _search(d, quotient))
 
     # Far below, y is any positive number and RN32(y * low) at most twice y * low in magnitude.
-    twice = y * _rational(2 * abs(l))
-    tiny = [y > 0, y < _rational(d * Fraction(2) ** -90), z <= twice, -z <= twice]
-    limit = _rational(Fraction(2) ** -89 * (1 - RELATIVE))
+    twice = y * rational(2 * abs(l))
+    tiny = [y > 0, y < rational(d * Fraction(2) ** -90), z <= twice, -z <= twice]
+    limit = rational(Fraction(2) ** -89 * (1 - RELATIVE))
     yield Claim(tiny, z3.And(total > 0, total < limit), {}, numbers=True, confirm=lambda: _search(d, quotient))
 
 
@@ -191,7 +191,7 @@ def _search(d: Fraction, quotient: Any) -> Mapping[str, int] | None:
     return None
 
 
-def _rational(value: Fraction) -> Term:
+def rational(value: Fraction) -> Term:
     import z3
 
     return z3.Q(value.numerator, value.denominator)

@@ -52,7 +52,7 @@ def _byte(element: FloatFormat, rule: ScaleRule) -> Lemma:
 
         amax, r = variable("amax", INT32), variable("r", INT32)
         stochastic = rule is ScaleRule.STOCHASTIC
-        limit = int(code.mx4._SCALE_LIMIT)
+        limit = int(code.mx4.SCALE_LIMIT)
         byte = code.codec.scale_byte(
             amax, r if stochastic else 0, code.codec.SCALE_RULES[rule.value], element.mantissa_bits, offset, limit
         ).bits

@@ -20,7 +20,10 @@ from lowbit.proofs.language import language
 
 PACKAGE = "lowbit_kernels"
 
-MODULES = ("_codec", "_e4m3", "_pairs", "_mx4_kernels", "_mxfp4_kernels", "_nvfp4_kernels", "_nvfp4_dequantize")
+MODULES = (
+    *("_codec", "_e4m3", "_pairs", "_stochastic_pairs"),
+    *("_mx4_kernels", "_mxfp4_kernels", "_nvfp4_kernels", "_nvfp4_dequantize"),
+)
 """The modules that lemmas are about."""
 
 HOST: dict[str, SimpleNamespace] = {"_launch": SimpleNamespace(INTERPRETED=False)}
@@ -49,6 +52,7 @@ class Kernels:
         self.codec = self._modules["_codec"]
         self.e4m3 = self._modules["_e4m3"]
         self.pairs = self._modules["_pairs"]
+        self.stochastic_pairs = self._modules["_stochastic_pairs"]
         self.mx4 = self._modules["_mx4_kernels"]
         self.mxfp4 = self._modules["_mxfp4_kernels"]
         self.nvfp4 = self._modules["_nvfp4_kernels"]
