@@ -49,6 +49,9 @@ class Unhashable:
         self.family = ["mxfp4"]
         self.element = self.block = self.bits = {}
 
+    def __repr__(self) -> str:
+        return "unhashable"
+
 
 @pytest.mark.parametrize("subject", [("a",), (), ("a", "b"), (None, Unhashable()), ["a", "b"], "ab", None, 7], ids=repr)
 def test_tests_of_others_are_short_ones(subject: Any) -> None:
