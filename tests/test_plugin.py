@@ -81,6 +81,7 @@ def test_two_workers_leave_one_report(tmp_path: Path, monkeypatch: pytest.Monkey
     """
     (tmp_path / "seen.py").write_text(SEEN.replace("FOLDER", str(tmp_path)))
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # of the run that this test is part of
     selected = "test_every_pair_of_codes or test_every_binade or test_special_values or test_blocks"
     done, (folder,) = suite(tmp_path, *FAST, "-n", "2", "-p", "seen", "-k", selected)
     assert done.code == 0, done.output

@@ -98,7 +98,8 @@ def _product(code: Kernels, scale: int) -> tuple[str, Fraction]:
 
     tl = SimpleNamespace(**(vars(code.stochastic_pairs.tl) | {"inline_asm_elementwise": inline_asm_elementwise}))
     high, low = code.e4m3.reciprocal_pair(scale_value(scale))
-    code.replacing("_stochastic_pairs", tl=tl).stochastic_pairs.encode_quotients(high, high, high + low, None)
+    stubs = {"tl": tl, "_selectors": lambda random: None}  # whose bytes are drawn is not asked here
+    code.replacing("_stochastic_pairs", **stubs).stochastic_pairs.encode_quotients(high, high, high + low, None)
     ((text, values),) = ran
     return text, Fraction(pattern_float(pattern(device.simplified(values[2]))))
 
