@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,30 @@ def unplanned() -> Iterator[None]:
             if name == "lowbit_kernels._compiled":
                 patch.setattr(module, "is_plain", lambda kernel: False)
         yield
+
+
+@pytest.fixture
+def ptx(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """PTX, real or emulated in the interpreter; there the texts that were run."""
+    from ptx_emulation import interpret
+
+    return interpret(monkeypatch)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that are launched."""
+    from lowbit_kernels import _launch
+
+    names: list[str] = []
+    launch = _launch.launch
+
+    def record(kernel: Any, *args: Any, **options: Any) -> Any:
+        names.append(kernel.__name__)
+        return launch(kernel, *args, **options)
+
+    monkeypatch.setattr(_launch, "launch", record)
+    return names
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -126,23 +124,9 @@ def test_swizzled_scales_in_tiles_of_any_height(elements: int, monkeypatch: pyte
 # MX4's stream by words
 
 
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the kernels that are launched."""
-    names: list[str] = []
-    launch = _launch.launch
-
-    def record(kernel: Any, *args: Any, **options: Any) -> None:
-        names.append(kernel.__name__)
-        launch(kernel, *args, **options)
-
-    monkeypatch.setattr(_launch, "launch", record)
-    return names
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["mx4_ceil_e2m1_g32", "mx4_stochastic_e2m1_g32", "mx4_nearest_e2m1_g32+stochastic"])
-def test_a_stream_of_words(name: str, dtype: torch.dtype, kernels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_of_words(name: str, dtype: torch.dtype, launched: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """In one program, and in several of which the last is not full."""
     x = torch.cat([on(hard_values(1, 128)).reshape(-1), on(RNG.standard_normal(33 * 128).astype(np.float32))])
     with np.errstate(over="ignore"):
@@ -150,11 +134,11 @@ def test_a_stream_of_words(name: str, dtype: torch.dtype, kernels: list[str], mo
     monkeypatch.setattr(_launch, "_ELEMENTS_PER_PROGRAM", 2048)
     check(x.to(dtype).view(19, 256), schemes.get(name), seed=11)
     usual = "quantize_words_stochastic" if dtype == torch.bfloat16 else "quantize"
-    assert kernels == [usual if "+" in name else "quantize_words"] * 2
+    assert launched == [usual if "+" in name else "quantize_words"] * 2
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-def test_where_words_cannot_be_stored(drawn: bool, kernels: list[str]) -> None:
+def test_where_words_cannot_be_stored(drawn: bool, launched: list[str]) -> None:
     """Other groups, gaps, a rest of groups, given bits, or a stream that begins within a word: bytes, the same ones."""
     suffix, words = ("+stochastic", "quantize_words_stochastic") if drawn else ("", "quantize_words")
     scheme = schemes.get(f"mx4_ceil_e2m1_g32{suffix}")
@@ -166,7 +150,7 @@ def test_where_words_cannot_be_stored(drawn: bool, kernels: list[str]) -> None:
     check(big, schemes.get(f"mx4_ceil_e2m1_g16{suffix}"), seed=7)
     check(big, schemes.get(f"mx4_ceil_e3m0_g32{suffix}"), seed=7)
     check(big, schemes.get(f"mx4_stochastic_e2m1_g32{suffix}"))
-    assert kernels == ["quantize"] * 7
+    assert launched == ["quantize"] * 7
     wanted = expected(big, scheme, seed=7)
     for offset in range(9):
         arena = torch.full((wanted[0].size + 16,), 0x5A, dtype=torch.uint8, device=DEVICE)
@@ -174,7 +158,7 @@ def test_where_words_cannot_be_stored(drawn: bool, kernels: list[str]) -> None:
         same((quantize_mx4(big, stochastic_casting=drawn, seed=7, out=out),), wanted)
         assert bool((arena[:offset] == 0x5A).all())
         assert bool((arena[offset + wanted[0].size :] == 0x5A).all())
-        assert kernels[-1] == (words if offset % 4 == 0 else "quantize")
+        assert launched[-1] == (words if offset % 4 == 0 else "quantize")
 
 
 # Random bits

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from kernel_calls import DEVICE, RNG, check, expected, hard_values, on, quantize, same
-from ptx_emulation import Words, interpret, run
+from ptx_emulation import Words, run
 
 from lowbit import schemes
 from lowbit.formats import E2M1
@@ -105,16 +105,6 @@ def test_the_larger_of_any_two(ignored: bool) -> None:
 
 
 # In the kernels
-
-
-@pytest.fixture
-def ptx(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The PTX, real or emulated in the interpreter; there the texts that were run."""
-    if DEVICE.type == "cpu":
-        return interpret(monkeypatch)
-    if torch.version.hip is not None:
-        pytest.skip("needs a GPU that runs PTX: it is NOT judged here")
-    return []
 
 
 @triton.jit

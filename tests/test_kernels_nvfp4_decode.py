@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import triton.language as tl
 
 from lowbit import packing
 from lowbit.cases.blocks import BESIDE_TIES
 from lowbit_kernels import _launch, _nvfp4_launch, dequantize_nvfp4, quantize_nvfp4, recip_scale
 
 from .nvfp4_checks import DEVICE, DTYPES, check_decoded, on, raw
-from .ptx_emulation import run
 
 RNG = np.random.default_rng(20240615)
 TABLE, OTHER = "dequantize_table_kernel", "dequantize_kernel"
@@ -26,44 +21,6 @@ EVERY_DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 BOUND = 2.0**90
 FACTORS = [None, 1.0, 3.0, 0.1, 448.0, -2.5, 0.0, math.inf, -math.inf, math.nan, 1e-45, 2.0**-126, 2.0**-101]
 FACTORS += [2.0**-100, 1e-10, BOUND, BOUND * (1 + 2.0**-23), 1e38, -1e-39, *BESIDE_TIES]
-
-
-@pytest.fixture
-def ptx(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The table's PTX, real or emulated in the interpreter; there the texts that were run."""
-    texts: list[str] = []
-    if DEVICE.type == "cuda":
-        if torch.version.hip is not None:
-            pytest.skip("needs a GPU that runs PTX: the table is NOT judged here")
-        yield texts
-        return
-
-    def emulate(text: str, constraints: str, values: list[Any], types: Any, pure: bool, pack: int) -> Any:
-        assert (len(constraints.split(",")), pack) == (len(values) + 1, 1)
-        given = {f"${place}": value.data.view(np.uint32) for place, value in enumerate(values, 1)}
-        handle = type(values[0])(run(text, given)["$0"].view(np.int32), tl.int32)
-        texts.append(text)
-        return SimpleNamespace(get_result=lambda place: handle)
-
-    from triton.runtime import interpreter
-
-    monkeypatch.setattr(interpreter.interpreter_builder, "create_inline_asm", emulate, raising=False)
-    monkeypatch.setattr(_launch, "takes_ptx", lambda tensor: True)
-    yield texts
-
-
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the kernels that are launched."""
-    names: list[str] = []
-    launch = _launch.launch
-
-    def record(kernel: Any, *args: Any, **options: Any) -> None:
-        names.append(kernel.__name__)
-        launch(kernel, *args, **options)
-
-    monkeypatch.setattr(_launch, "launch", record)
-    return names
 
 
 def every_code() -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,7 +48,7 @@ def test_a_given_buffer_for_values(dtype, shift):
 
 @pytest.mark.parametrize("factor", FACTORS, ids=str)
 @EVERY_DTYPE
-def test_every_scale_byte_and_code_decodes(factor, dtype, kernels):
+def test_every_scale_byte_and_code_decodes(factor, dtype, launched):
     """By the kernel that such a buffer gets, and by the one for any other."""
     packed, scales = every_code()
     g = None if factor is None else on(np.array([factor]), torch.float32)
@@ -101,16 +58,16 @@ def test_every_scale_byte_and_code_decodes(factor, dtype, kernels):
     words = torch.empty(256 * 16 + 2, dtype=dtype, device=DEVICE)[2:].view(256, 16)
     check_decoded(packed, scales, g, dtype, out=words)
     by_table = dtype != torch.float32 and torch.version.hip is None
-    assert kernels == [TABLE if by_table else OTHER, OTHER, OTHER]
+    assert launched == [TABLE if by_table else OTHER, OTHER, OTHER]
 
 
 @pytest.mark.parametrize("factor", FACTORS, ids=str)
 @BY_TABLE
-def test_every_scale_byte_and_code_decodes_by_the_permutations(factor, dtype, ptx, kernels):
+def test_every_scale_byte_and_code_decodes_by_the_permutations(factor, dtype, ptx, launched):
     """The interpreter looks its table up by itself: here it has the instructions that a GPU runs."""
     g = None if factor is None else on(np.array([factor]), torch.float32)
     check_decoded(*every_code(), g, dtype)
-    assert kernels == [TABLE]
+    assert launched == [TABLE]
     assert DEVICE.type == "cuda" or any("prmt" in text for text in ptx)
 
 
@@ -131,7 +88,7 @@ def test_tiles_and_chunks_that_are_not_full(factor, dtype, ptx, monkeypatch):
 
 
 @BY_TABLE
-def test_where_the_bytes_begin_decides_the_kernel(dtype, kernels):
+def test_where_the_bytes_begin_decides_the_kernel(dtype, launched):
     """The table's kernel loads words, at multiples of four bytes; from elsewhere the other one reads bytes."""
     packed, scales, g = quantized()
     packed, scales = packed.view(torch.uint8), scales.view(torch.uint8)
@@ -145,20 +102,20 @@ def test_where_the_bytes_begin_decides_the_kernel(dtype, kernels):
     decoded = dequantize_nvfp4(row.copy_(packed[:1]), scales[:1], g, dtype=dtype)
     assert np.array_equal(raw(decoded), raw(expected[:1]))
     usual = OTHER if torch.version.hip else TABLE
-    assert kernels[3:] == [usual, OTHER, OTHER, usual, usual, usual, usual, usual]
+    assert launched[3:] == [usual, OTHER, OTHER, usual, usual, usual, usual, usual]
 
 
 @BY_TABLE
-def test_other_gpus_have_the_other_kernel(dtype, kernels, monkeypatch):
+def test_other_gpus_have_the_other_kernel(dtype, launched, monkeypatch):
     packed, scales, g = quantized()
     expected = dequantize_nvfp4(packed, scales, g, dtype=dtype)
     monkeypatch.setattr(_launch, "INTERPRETED", False)
     monkeypatch.setattr(_launch, "takes_ptx", lambda tensor: False)
     out = torch.empty_like(expected)
-    kernels.clear()
-    monkeypatch.setattr(_launch, "launch", lambda kernel, *args, **options: kernels.append(kernel.__name__))
+    launched.clear()
+    monkeypatch.setattr(_launch, "launch", lambda kernel, *args, **options: launched.append(kernel.__name__))
     _nvfp4_launch._read(packed.view(torch.uint8), scales.view(torch.uint8), g, out)
-    assert kernels == [OTHER]
+    assert launched == [OTHER]
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs the memory of a GPU: 2**31 elements are NOT decoded here")

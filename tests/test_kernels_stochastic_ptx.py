@@ -198,8 +198,6 @@ def test_every_scale_divides_where_its_byte_decides(scheme: str, ptx: bool, monk
 def test_nvfp4_with_ptx(scheme: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN of both signs, infinities, zeros, subnormals, blocks of many scales, any g: the reference's bits, and where g
     cannot be used those of the other path. MXFP4 and MX4 are in `test_kernels_mx_ptx.py`."""
-    if DEVICE.type == "cuda" and torch.version.hip is not None:
-        pytest.skip("needs a GPU that runs PTX: it is NOT judged here")
     hard = (RNG.standard_normal((24, 64)) * 2.0 ** RNG.integers(-150, 120, (24, 64))).astype(np.float32)
     hard[12:] = RNG.standard_normal((12, 64))
     hard[0, ::5], hard[1, ::7], hard[2, ::9], hard[3, 1::6] = np.nan, -np.inf, -0.0, np.inf
@@ -212,7 +210,7 @@ def test_nvfp4_with_ptx(scheme: str, dtype: torch.dtype, monkeypatch: pytest.Mon
         if scheme == "nvfp4_one_level":
             unusable = []
         portable = [quantize_nvfp4(x, scheme=scheme, tensor_scale=g, **options) for g in unusable]
-        texts = interpret(monkeypatch) if DEVICE.type == "cpu" else [QUOTIENTS]
+        texts = interpret(monkeypatch)
         for g, results in zip(unusable, portable, strict=True):
             for actual, expected in zip(
                 quantize_nvfp4(x, scheme=scheme, tensor_scale=g, **options), results, strict=True
@@ -222,4 +220,4 @@ def test_nvfp4_with_ptx(scheme: str, dtype: torch.dtype, monkeypatch: pytest.Mon
             options = {} if g is None else {"tensor_scale": g}
             check(x, f"{scheme}+stochastic", seed=3, **options)
         check(x[:, :48], f"{scheme}+stochastic", seed=4, swizzle=True)
-    assert QUOTIENTS in texts
+    assert DEVICE.type == "cuda" or QUOTIENTS in texts
