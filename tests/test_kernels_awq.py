@@ -140,10 +140,10 @@ def test_the_tile_does_not_count(tile_rows, group, monkeypatch):
     """Tiles smaller than the group, as large, larger, and astride: the bits of each weight are the same."""
     stored, plain = sample(96, 40, group)
     monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
-    for columns, down, least in ((32, False, 1), (32, True, 1 << 20), (8 if tile_rows > 8 else 64, False, 1 << 20)):
+    for columns, least in ((32, 1), (32, 1 << 20), (8 if tile_rows > 8 else 64, 1 << 20)):
         monkeypatch.setattr(_weight_tiles, "_LEAST_UNIFORM", least)
-        monkeypatch.setitem(_weight_tiles.TILES, "awq", Tile(tile_rows, columns, down=down))
-        assert_bits(dequantize_awq(*stored, group_size=group), products(*plain, HALF), (columns, down, least))
+        monkeypatch.setitem(_weight_tiles.TILES, "awq", Tile(tile_rows, columns))
+        assert_bits(dequantize_awq(*stored, group_size=group), products(*plain, HALF), (columns, least))
 
 
 def test_any_strides():

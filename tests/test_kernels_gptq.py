@@ -201,7 +201,7 @@ def test_the_tile_does_not_count(bits, packs, columns, steps, group, monkeypatch
     rows = 64
     monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
     for name in (f"gptq{bits}", "gptq_g_idx"):
-        monkeypatch.setitem(_weight_tiles.TILES, name, Tile(packs, columns, steps, down=group == 48))
+        monkeypatch.setitem(_weight_tiles.TILES, name, Tile(packs, columns, steps))
     check(bits, rows, 32, group, g_idx=RNG.permutation(rows) // group)
     for least in (1, 1 << 20):
         monkeypatch.setattr(_weight_tiles, "_LEAST_UNIFORM", least)
@@ -217,14 +217,13 @@ def test_the_round_does_not_count(bits, rounds, monkeypatch):
     check(bits, 96, 32, 48, kind="v2")
 
 
-@pytest.mark.parametrize("down", [False, True])
 @EVERY_WIDTH
-def test_offsets_in_64_bits_change_nothing(bits, down, monkeypatch):
+def test_offsets_in_64_bits_change_nothing(bits, monkeypatch):
     """A group for the tile, one for each row, one looked up; loops that run on in the wider type."""
     monkeypatch.setattr(_launch, "INT32_MAX", 0)
     monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
     for name in (f"gptq{bits}", "gptq_g_idx"):
-        monkeypatch.setitem(_weight_tiles.TILES, name, Tile(1, 32, 3, down=down))
+        monkeypatch.setitem(_weight_tiles.TILES, name, Tile(1, 32, 3))
     check(bits, 64, 64, 32)
     check(bits, 64, 64, 24)
     check(bits, 64, 64, 32, g_idx=RNG.permutation(64) // 32)

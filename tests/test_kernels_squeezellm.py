@@ -199,8 +199,8 @@ def test_every_place_that_is_stored_twice_is_noticed(row):
 @pytest.mark.parametrize(("bits", "tile"), [(4, (1, 32, 1)), (4, (2, 8, 3)), (4, (16, 64, 1)), (3, (1, 32, 2))])
 def test_the_tile_does_not_count(bits, tile, monkeypatch):
     monkeypatch.setattr(_weight_tiles, "INTERPRETED", False)
-    for columns, down in ((24, False), (25, True)):
-        monkeypatch.setitem(_weight_tiles.TILES, f"squeezellm{bits}", Tile(*tile, down=down))
+    monkeypatch.setitem(_weight_tiles.TILES, f"squeezellm{bits}", Tile(*tile))
+    for columns in (24, 25):
         sample = Sample(bits, 96, columns)
         for dtype in (HALF, SINGLE):
             sample.check(dtype)

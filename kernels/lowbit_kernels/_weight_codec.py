@@ -3,7 +3,7 @@
 number(fields) -> float32 2**23 + field                differences of two are exact integers
 widen_scale(x) -> float32                              of a float16, bfloat16 or float32; exact
 narrow(x, dtype) -> dtype                              of a float32, to nearest, ties to even, once
-tile_of(tiles_down, tiles_across, DOWN) -> (int32, int32)    which tile a program decodes
+tile_of(tiles_across) -> (int, int)                    which tile a program decodes
 """
 
 from __future__ import annotations
@@ -41,12 +41,7 @@ def narrow(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def tile_of(tiles_down, tiles_across, DOWN: tl.constexpr):
-    """This program's tile: int32 numbers of the row of tiles and of the column of tiles.
-
-    DOWN: programs run down a column of tiles first, else along a row.
-    """
+def tile_of(tiles_across):
+    """This program's tile: numbers of the row of tiles and of the column of tiles, of the type of `tiles_across`."""
     program = tl.program_id(0)
-    if DOWN:
-        return program % tiles_down, program // tiles_down
     return program // tiles_across, program % tiles_across

@@ -189,7 +189,6 @@ def dequantize_gptq_kernel(
     BITS: tl.constexpr,
     GROUPS: tl.constexpr,
     ALIGN: tl.constexpr,
-    DOWN: tl.constexpr,
     WIDE: tl.constexpr,
     STEPS: tl.constexpr,
     ROUND: tl.constexpr,
@@ -215,7 +214,7 @@ def dequantize_gptq_kernel(
         row_stride_units = row_stride_units.to(tl.int64)
     columns = units * ALIGN
     row_stride = row_stride_units * ALIGN
-    tile, column_tile = tile_of(tile_count(packs, BLOCK_P * STEPS), tile_count(columns, BLOCK_N), DOWN)
+    tile, column_tile = tile_of(tile_count(columns, BLOCK_N))
     first_column = column_tile.to(tl.int64) * BLOCK_N
     pack = tl.arange(0, BLOCK_P)
     column = tl.arange(0, BLOCK_N)[None, :]

@@ -87,7 +87,6 @@ def dequantize_squeezellm_kernel(
     BITS: tl.constexpr,
     LANES: tl.constexpr,
     FLAGGED: tl.constexpr,
-    DOWN: tl.constexpr,
     WIDE: tl.constexpr,
     STEPS: tl.constexpr,
     BLOCK_P: tl.constexpr,
@@ -117,7 +116,7 @@ def dequantize_squeezellm_kernel(
     ENTRIES: tl.constexpr = 1 << BITS
     ROWS: tl.constexpr = BLOCK_P * PACK
     down = tile_count(packs, BLOCK_P * STEPS)
-    tile, lane_tile = tile_of(down, tile_count(lanes, BLOCK_C), DOWN)
+    tile, lane_tile = tile_of(tile_count(lanes, BLOCK_C))
     first_lane = lane_tile.to(tl.int64) * BLOCK_C
     lane = tl.arange(0, BLOCK_C)
     lane_exists = lane < remaining(lanes, first_lane, BLOCK_C)

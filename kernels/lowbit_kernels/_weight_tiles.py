@@ -27,14 +27,12 @@ class Tile(NamedTuple):
       rows, columns: decoded at once; powers of two.
       steps: how many such blocks of rows a program decodes, the columns staying the same.
       warps: of a program.
-      down: whether neighbouring programs lie below each other, not beside each other.
     """
 
     rows: int
     columns: int = 8
     steps: int = 1
     warps: int = 4
-    down: bool = False
 
 
 TILES: dict[str, Tile] = {

@@ -55,7 +55,6 @@ def dequantize_awq_kernel(
     row_stride,
     hidden,
     UNIFORM: tl.constexpr,
-    DOWN: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_W: tl.constexpr,
@@ -67,7 +66,7 @@ def dequantize_awq_kernel(
     UNIFORM: all rows of a tile share a group.
     """
     BLOCK_N: tl.constexpr = BLOCK_W * _PACK
-    row_tile, word_tile = tile_of(tile_count(rows, BLOCK_K), tile_count(words, BLOCK_W), DOWN)
+    row_tile, word_tile = tile_of(tile_count(words, BLOCK_W))
     first_row, first_word = row_tile.to(tl.int64) * BLOCK_K, word_tile.to(tl.int64) * BLOCK_W
     columns = words * _PACK
     row = tl.arange(0, BLOCK_K)
@@ -166,7 +165,6 @@ def _plan(_: Tile, rows: int, words: int, row_stride: int, groups: int, group: i
     span = max(block_rows, groups) * max(row_stride, words * PACK)
     options = {
         "UNIFORM": uniform,
-        "DOWN": tile.down,
         "WIDE": span > _launch.INT32_MAX,
         "BLOCK_K": block_rows,
         "BLOCK_W": block_words,

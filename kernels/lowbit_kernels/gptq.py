@@ -185,7 +185,6 @@ def _plan(
         "BITS": bits,
         "GROUPS": grouping,
         "ALIGN": align,
-        "DOWN": tile.down,
         "WIDE": span > _launch.INT32_MAX,
         "STEPS": tile.steps,
         "ROUND": pack if grouping == kernels.BY_TILE else _weight_tiles.ROUNDS[bits],

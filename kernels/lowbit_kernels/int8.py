@@ -35,7 +35,6 @@ def dequantize_int8_kernel(
     units,
     row_stride_units,
     ALIGN: tl.constexpr,
-    DOWN: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_U: tl.constexpr,
@@ -43,7 +42,7 @@ def dequantize_int8_kernel(
     """BLOCK_N channels by BLOCK_U units of ALIGN columns; a unit is one load and one store of a thread."""
     columns = units * ALIGN
     row_stride = (row_stride_units.to(tl.int64) if WIDE else row_stride_units) * ALIGN
-    row_tile, unit_tile = tile_of(tile_count(rows, BLOCK_N), tile_count(units, BLOCK_U), DOWN)
+    row_tile, unit_tile = tile_of(tile_count(units, BLOCK_U))
     first_row, first_unit = row_tile.to(tl.int64) * BLOCK_N, unit_tile.to(tl.int64) * BLOCK_U
     row = tl.arange(0, BLOCK_N)
     unit = tl.arange(0, BLOCK_U)
@@ -109,7 +108,6 @@ def _plan(_: _weight_tiles.Tile, rows: int, columns: int, row_stride: int) -> _p
     units, block_units = columns // align, max(tile.columns // align, 1)
     options = {
         "ALIGN": align,
-        "DOWN": tile.down,
         "WIDE": tile.rows * max(columns, row_stride) + tile.columns > _launch.INT32_MAX,
         "BLOCK_N": tile.rows,
         "BLOCK_U": block_units,

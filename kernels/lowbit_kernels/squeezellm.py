@@ -194,7 +194,6 @@ def _plan(
         "BITS": bits,
         "LANES": lanes,
         "FLAGGED": flagged,
-        "DOWN": tile.down,
         "WIDE": tile.rows * max(pack * columns, row_stride * 3) > _launch.INT32_MAX,
         "STEPS": tile.steps,
         "BLOCK_P": tile.rows,
