@@ -152,24 +152,49 @@ class BlockJudge(Judge):
         """
         options = {**self.random_options(tuple(x.shape)), **options}
         result = self.implementation.call("quantize", x, self.scheme, **options)
-        narrow = replace(self.scheme, block=2)
+        first, narrow = x[:, :2].contiguous(), replace(self.scheme, block=2)
         cut = {**options}
         if "random_bits" in cut:
             cut["random_bits"] = cut["random_bits"][:, :2]
-        expected = tensors.quantize(x[:, :2].contiguous(), narrow, **cut)
+        expected = tensors.quantize(first, narrow, **cut)
         zeros = expected.codes[:, 1:2]
-        filled = Encoded(zeros.expand(x.shape), expected.scales, expected.tensor_scale)
-        actual = self._unpacked(result, tuple(x.shape), filled, False)
-        if actual is None:
+        row = packing.pack(Encoded(zeros[:1].expand(1, x.shape[1]), expected.scales[:1], None), self.scheme)
+        scales = None if row.scales is None else expected.scales
+        stored = self._stored(result, Quantized(row.packed.expand(len(x), row.packed.shape[1]), scales, None))
+        if stored is None:
             return
-        few = Encoded(actual.codes[:, :2].contiguous(), actual.scales, actual.tensor_scale)
+        right = self._right_bytes(stored, expected)  # unpacked they would be many more, of which few are ever wrong
+        actual = expected if right else packing.unpack(stored, self.scheme)
+        few = Encoded(actual.codes[:, :2].contiguous(), actual.scales, stored.tensor_scale)
         limit = self.settings.max_mismatches
-        self.add(compare_encoded(x[:, :2].contiguous(), few, expected, narrow, max_samples=limit))
-        rest = actual.codes[:, 2:]
-        if bool((rest == zeros).all()):
-            self.add(Comparison(tensor="codes of zeros", compared=rest.numel()))
+        self.add(compare_encoded(first, few, expected, narrow, max_samples=limit))
+        if right:
+            self.add(Comparison(tensor="codes of zeros", compared=x.numel() - first.numel()))
         else:
-            self.add(compare_bytes(rest.contiguous(), zeros.expand(rest.shape).contiguous(), tensor="codes of zeros"))
+            rest = actual.codes[:, 2:].contiguous()
+            alike = zeros.expand(rest.shape).contiguous()
+            self.add(compare_bytes(rest, alike, tensor="codes of zeros", max_samples=limit))
+
+    def _right_bytes(self, stored: Quantized, expected: Encoded) -> bool:
+        """Whether codes and scales are stored as expected, every block going on as its second code.
+
+        Args:
+          stored: of (rows, block) elements.
+          expected: codes (rows, 2), scales (rows, 1).
+        """
+        zeros = expected.codes[:, 1:]
+        codes = torch.cat([expected.codes, zeros, zeros], dim=1)
+        want = packing.pack(Encoded(codes, expected.scales, None), replace(self.scheme, block=4))
+        (packed, scales), (right, right_scales) = (
+            packing.deinterleave(part.packed, block) if part.scales is None else part[:2]
+            for part, block in ((stored, self.scheme.block), (want, 4))
+        )
+        start = right.shape[1] // 2
+        return (
+            torch.equal(scales, right_scales)
+            and torch.equal(packed[:, :start], right[:, :start])
+            and bool((packed[:, start:] == right[:, -1:]).all())
+        )
 
     # -- truth
 
@@ -205,12 +230,31 @@ class BlockJudge(Judge):
 
     def _unpacked(self, result: Any, shape: tuple[int, ...], expected: Encoded, swizzle: bool) -> Encoded | None:
         """The result's codes and scales, or None where its form is wrong, which is kept as a fault."""
+        want = packing.pack(expected, self.scheme, swizzle=swizzle)
+        stored = self._stored(result, want)
+        if stored is None:
+            return None
+        if swizzle and stored.scales is not None and want.scales is not None:
+            padding = padding_mask(want.scales.numel(), expected.scales.shape, want.scales.device)
+            limit = self.settings.max_mismatches
+            self.add(
+                compare_bytes(
+                    stored.scales[padding], want.scales[padding], tensor="padding", kind="padding", max_samples=limit
+                )
+            )
+        try:
+            return packing.unpack(stored, self.scheme, shape=shape if swizzle else None)
+        except LowbitError as error:
+            self.fault("shape", "packed", str(error))
+            return None
+
+    def _stored(self, result: Any, want: Quantized) -> Quantized | None:
+        """The result as bytes, or None where its form is not that of `want`, which is kept as a fault."""
         try:
             quantized = Quantized(*result)
         except TypeError:
             self.fault("shape", "result", f"quantize returned {type(result).__name__}, want a Quantized of three")
             return None
-        want = packing.pack(expected, self.scheme, swizzle=swizzle)
         parts: list[torch.Tensor | None] = []
         for name, got, right in zip(("packed", "scales"), quantized[:2], want[:2], strict=True):
             if (got is None) != (right is None):
@@ -230,18 +274,4 @@ class BlockJudge(Judge):
                 self.fault("dtype", name, f"{name}: got a tensor on {got.device}, want {right.device}")
                 return None
             parts.append(got)
-        if swizzle and parts[1] is not None and want.scales is not None:
-            padding = padding_mask(want.scales.numel(), expected.scales.shape, want.scales.device)
-            limit = self.settings.max_mismatches
-            self.add(
-                compare_bytes(
-                    parts[1][padding], want.scales[padding], tensor="padding", kind="padding", max_samples=limit
-                )
-            )
-        try:
-            return packing.unpack(
-                Quantized(parts[0], parts[1], quantized.tensor_scale), self.scheme, shape=shape if swizzle else None
-            )
-        except LowbitError as error:
-            self.fault("shape", "packed", str(error))
-            return None
+        return Quantized(parts[0], parts[1], quantized.tensor_scale)
