@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -32,6 +34,21 @@ def test_blocks_are_flat_and_cross_rows(reference: str) -> None:
     assert values(reference, case) == [1] * 64 + [2]
     case = four_bits("nf4_b64", [15, 0, 7] * 5, [2], (5, 3))
     assert values(reference, case) == [[2, -2, 0]] * 5
+
+
+@pytest.mark.parametrize("block", [7, 12, 96, 1 << 31, 1 << 40])
+def test_blocks_of_any_length(reference: str, block: int) -> None:
+    """Odd ones share a byte; a length need not fit 32 bits. In pieces that begin anywhere in a block, too."""
+    count = 1001
+    each = np.arange(1, -(-count // block) + 1)
+    tensors, scheme = four_bits("nf4_b64", np.full(count, 15), each, (count,))
+    scheme = replace(scheme, group=block)
+    expected = each[np.arange(count) // block].tolist()
+    assert values(reference, (tensors, scheme)) == expected
+    if reference == "tensors":
+        for chunk in (1, 10, 96, 1000):
+            pieces = dequantize(reference, tensors, scheme, BINARY32, chunk=chunk).view(np.float32)
+            assert pieces.tolist() == expected, chunk
 
 
 def test_special_absmax(reference: str) -> None:

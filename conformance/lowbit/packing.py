@@ -232,20 +232,32 @@ def unpack(quantized: Quantized, scheme: Scheme, *, shape: tuple[int, ...] | Non
     Raises:
       ShapeError: `packed` does not fit `shape`, or the scales fit neither layout; shows what both would be.
     """
-    packed = _bytes("packed", quantized.packed)
-    if scheme.scale_layout is ScaleLayout.INTERLEAVED:
-        packed, scales = deinterleave(packed, scheme.block)
-        codes = unpack_nibbles(packed)
-    else:
-        codes = unpack_nibbles(packed) if scheme.element.bits == 4 else packed
-        if codes.shape[-1] % scheme.block:
-            raise ShapeError(f"packed: got {codes.shape[-1]} codes a row, want a multiple of {scheme.block}")
-        scales = _plain_scales(_bytes("scales", quantized.scales), (*codes.shape[:-1], codes.shape[-1] // scheme.block))
+    packed, scales = split(quantized, scheme)
+    codes = unpack_nibbles(packed) if scheme.element.bits == 4 else packed
     if shape is not None:
         padded = (*shape[:-1], _tiles(shape[-1], scheme.block) * scheme.block)
         if tuple(codes.shape) != padded:
             raise ShapeError(f"packed: holds codes of shape {tuple(codes.shape)}, want {padded} for x {tuple(shape)}")
     return Encoded(codes, scales, quantized.tensor_scale)
+
+
+def split(quantized: Quantized, scheme: Scheme) -> tuple[Any, Any]:
+    """Codes as they are stored, and scales one a block, whatever the layout.
+
+    Returns:
+      The bytes of codes (..., P // 2) uint8, or (..., P) of wider elements, and scales (..., P // block) uint8.
+
+    Raises:
+      ShapeError: `packed` is not a whole number of blocks, or the scales fit neither layout.
+    """
+    packed = _bytes("packed", quantized.packed)
+    if scheme.scale_layout is ScaleLayout.INTERLEAVED:
+        return deinterleave(packed, scheme.block)
+    columns = packed.shape[-1] * (2 if scheme.element.bits == 4 else 1)
+    if columns % scheme.block:
+        raise ShapeError(f"packed: got {columns} codes a row, want a multiple of {scheme.block}")
+    shape = (*packed.shape[:-1], columns // scheme.block)
+    return packed, _plain_scales(_bytes("scales", quantized.scales), shape)
 
 
 _swizzle = swizzle  # `pack` has an option of that name

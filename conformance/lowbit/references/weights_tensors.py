@@ -103,11 +103,15 @@ def _four_bits(out: torch.Tensor, tensors: Mapping[str, Any], scheme: WeightSche
     packed, block = tensors["packed"], scheme.group
     absmax = _nested(tensors) if scheme.nested else tensors["absmax"]
     codebook = _from_patterns(scheme.codebook, out.device)
-    for part in _slices(out.numel(), chunk):
-        place = torch.arange(part.start, part.stop, device=out.device)
-        byte = packed[place // 2].int()
-        code = torch.where(place % 2 == 0, byte >> 4, byte & 15)
-        out[part] = (codebook[code.long()] * absmax[place // block]).to(out.dtype)
+    for part in _slices(out.numel(), 2 * max(1, chunk // 2)):  # of whole bytes
+        byte = packed[part.start // 2 : (part.stop + 1) // 2]
+        code = torch.stack([byte >> 4, byte & 15], dim=1).reshape(-1)[: part.stop - part.start]
+        first, inside = divmod(part.start, block)
+        stop = inside + part.stop - part.start
+        small = max(stop, block) < 1 << 31
+        place = torch.arange(inside, stop, device=out.device, dtype=torch.int32 if small else torch.int64)
+        value = codebook.index_select(0, code.int())
+        out[part] = (value * absmax[first:].index_select(0, place // block)).to(out.dtype)
 
 
 def _nested(tensors: Mapping[str, Any]) -> torch.Tensor:

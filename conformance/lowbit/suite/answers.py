@@ -71,7 +71,7 @@ def scales_of(
     if judge.scheme.rounding is Rounding.STOCHASTIC:  # scales do not depend on it
         options["random_bits"] = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
     result = judge.implementation.call("quantize", x.view(torch.float32), judge.scheme, **options)
-    scales = packing.unpack(as_stored(result), judge.scheme).scales
+    _, scales = packing.split(as_stored(result), judge.scheme)
     limit = judge.settings.max_mismatches
     if not judge.add(compare_bytes(scales, expected[:, None], tensor="scales", max_samples=limit)):
         note_cases(judge, names)

@@ -184,11 +184,9 @@ class BlockJudge(Judge):
         """
         zeros = expected.codes[:, 1:]
         codes = torch.cat([expected.codes, zeros, zeros], dim=1)
-        want = packing.pack(Encoded(codes, expected.scales, None), replace(self.scheme, block=4))
-        (packed, scales), (right, right_scales) = (
-            packing.deinterleave(part.packed, block) if part.scales is None else part[:2]
-            for part, block in ((stored, self.scheme.block), (want, 4))
-        )
+        four = replace(self.scheme, block=4)
+        right, right_scales = packing.split(packing.pack(Encoded(codes, expected.scales, None), four), four)
+        packed, scales = packing.split(stored, self.scheme)
         start = right.shape[1] // 2
         return (
             torch.equal(scales, right_scales)

@@ -20,6 +20,8 @@ SECONDS = {
     "test_arbitrary_operands": 10,
     "test_shapes": 8,
     "test_strides": 7,
+    "test_lemmas": 6,
+    "test_nothing_is_written_outside": 6,
     "test_tensor_scale": 6,
     "test_round_trip": 5,
     "test_scales_at_the_edges": 5,
