@@ -1,4 +1,4 @@
-"""Blocks of one nonzero element: no stored bit of theirs can be wrong unseen, though two elements of each are encoded."""
+"""Blocks of one nonzero element: two of each are encoded, yet no wrong bit among those stored goes unseen."""
 
 from __future__ import annotations
 

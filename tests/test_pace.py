@@ -91,7 +91,7 @@ def test_the_longest_come_first_and_none_is_lost() -> None:
     mxfp4, nvfp4, three = schemes.get("mxfp4_floor"), schemes.get("nvfp4"), weights.get("gptq3_v1_g128")
     eight = weights.get("gptq8_v1_g128")
     given = [
-        Node("test_lemmas", mxfp4),
+        Node("test_scale", mxfp4),
         Node("test_shapes", eight),
         Node("test_shapes", mxfp4),
         Node("test_shapes", three),

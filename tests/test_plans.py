@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from suite_runs import run_pytest
 
-from lowbit_kernels import _compiled, _launch, _matmul_hopper, _plans
+from lowbit_kernels import _compiled, _launch, _matmul_hopper, _nvfp4_launch, _pairs, _plans
 
 STORAGE = torch.zeros(64, dtype=torch.uint8)
 ON_GPU: Any = SimpleNamespace(is_cuda=True, device=SimpleNamespace(index=0))
@@ -77,6 +78,35 @@ def test_what_differs_is_launched_and_kept_beside(log: Log, other: dict[str, Any
         _plans.launch(call["plan"], ON_GPU, *call["tensors"], last=call["last"])
     assert len(log.anew) == 2
     assert [number for number, *_ in log.again] == [1, 2]
+
+
+def test_words_are_seen_where_triton_looks(log: Log) -> None:
+    """Of the last tensor alone, also where a dimension of one element has a stride that no word has."""
+    one = _plans.Plan("kernel", (3,), [16], {}, torch.int32)
+    row = torch.zeros(9, dtype=torch.bfloat16).as_strided((1, 8), (9, 1))
+    other = torch.zeros(4, 8, dtype=torch.bfloat16)
+    for result in (row, other, row):
+        _plans.launch(one, ON_GPU, STORAGE, result)
+    ((_, _, (first, seen, *integers), _),) = log.anew
+    assert (first is STORAGE, seen.dtype, seen.shape, integers) == (True, torch.int32, (4,), [16])
+    assert seen.data_ptr() == row.data_ptr()
+    assert [args[1].data_ptr() for *_, args in log.again] == [other.data_ptr(), row.data_ptr()]
+    _plans.launch(one, ON_GPU, STORAGE, other.to(torch.float16))
+    assert [args[1].dtype for _, _, args, _ in log.anew] == [torch.int32] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_a_decoder_stores_words_where_all_are_aligned(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of NVFP4 tells without a view what `_pairs.output_pairs` does by one: of a start in memory and in a view."""
+    memory, actual, expected = bytearray(512), [], []
+    monkeypatch.setattr(_plans, "launch", lambda plan, *_: actual.append((plan.word or dtype, plan.options["PAIRS"])))
+    for place, start in itertools.product(range(5), range(4)):
+        out = torch.frombuffer(memory, dtype=dtype, offset=place * dtype.itemsize)[start : start + 32].view(2, 16)
+        _nvfp4_launch._read(STORAGE[:16].view(2, 8), STORAGE[:2].view(2, 1), None, out)
+        stored, pairs = _pairs.output_pairs(out, 16)
+        expected.append((stored.dtype, pairs))
+    assert actual == expected
+    assert len(set(expected)) == 2
 
 
 def test_a_device_has_its_own(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def run(started: Started, grid: tuple[int, ...], device: int, args: Sequence[Any
     """Starts a compiled kernel on the current device; all but the traits of its arguments may have changed."""
     compiled, _, named = started
     stream = triton.runtime.driver.active.get_current_stream(device)
-    x, y, z, *_ = *grid, 1, 1
+    x, y, z = (*grid, 1, 1)[:3]
     compiled.run(x, y, z, stream, compiled.function, compiled.packed_metadata, None, None, None, *args, *named)
 
 

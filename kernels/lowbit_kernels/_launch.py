@@ -81,9 +81,10 @@ def require_device(name: str, tensor: torch.Tensor, device: torch.device | None 
       DeviceError: another device than `device`; no GPU tensor, unless it is a CPU tensor in the interpreter.
     """
     require_strided(name, tensor)
-    if device is not None:
+    where = tensor.device
+    if device is not None and where != device:
         require_same_device(name, tensor, device)
-    kind = tensor.device.type
+    kind = where.type
     if kind == "cuda" or (kind == "cpu" and INTERPRETED):
         return
     raise DeviceError(
@@ -120,12 +121,11 @@ def require_bytes(
       DtypeError: neither uint8 nor `dtype`.
     """
     require_device(name, tensor, device)
-    if tensor.dtype == torch.uint8:
+    stored = tensor.dtype
+    if stored == torch.uint8:
         return tensor
-    if dtype is None or tensor.dtype != dtype:
-        raise DtypeError(
-            f"{name}: got {tensor.dtype}, want {listed((torch.uint8, dtype) if dtype else (torch.uint8,))}"
-        )
+    if dtype is None or stored != dtype:
+        raise DtypeError(f"{name}: got {stored}, want {listed((torch.uint8, dtype) if dtype else (torch.uint8,))}")
     return tensor.view(torch.uint8)
 
 
@@ -248,10 +248,13 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
       The (rows, K) tensor, its row stride and its column stride. Where every row follows the one before, or there is
       only one, the row stride is K times the column stride.
     """
-    columns = x.shape[-1]
-    x2d = x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), columns)
+    if x.dim() == 2:
+        x2d, (rows, columns) = x, x.shape
+    else:
+        rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
+        x2d = x.reshape(rows, columns)
     row_stride, column_stride = x2d.stride()
-    if x2d.shape[0] <= 1:
+    if rows <= 1:
         row_stride = columns * column_stride
     return x2d, row_stride, column_stride
 

@@ -21,10 +21,10 @@ _WORDS = {
 what is loaded, without; measured on an H200, but float16."""
 
 
-def stream_shape(x: torch.Tensor, group_size: int) -> tuple[tuple[int, ...], int]:
-    """The shape of the stream, and the number of groups in a row."""
-    groups = -(-x.shape[-1] // group_size)
-    return (*x.shape[:-1], groups * (group_size // 2 + 1)), groups
+def stream_shape(x: torch.Tensor, group_size: int) -> tuple[int, ...]:
+    """The shape of the stream of x."""
+    *leading, columns = x.shape
+    return *leading, -(-columns // group_size) * (group_size // 2 + 1)
 
 
 def _write(
@@ -43,12 +43,13 @@ def _write(
     if x.numel() == 0:
         return
     x2d, row_stride, column_stride = _launch.rows_of(x)
+    rows, columns = x2d.shape
     source, pairs = x2d, _pairs.NONE
-    if random_bits is None and x2d.shape[1] % 2 == 0:
+    if random_bits is None and columns % 2 == 0:
         source, pairs, _ = _pairs.view_pairs(x2d, row_stride, column_stride)
     given = (random_bits is not None, scale_random_bits is not None)
     words = stream.data_ptr() % 4 == 0
-    layout = (*x2d.shape, row_stride, column_stride, pairs, x.dtype, words)
+    layout = (rows, columns, row_stride, column_stride, pairs, x.dtype, words)
     plan = _plan(*layout, group_size, exponent_bits, rule, rounding, *given, _launch.takes_ptx(x))
     last = (key_low, key_high)
     if plan.kernel is not kernels.quantize:
@@ -158,7 +159,7 @@ def _quantize(
 
 
 def _quantize_fake(x: torch.Tensor, group_size: int, *_: Any) -> torch.Tensor:
-    return torch.empty(stream_shape(x, group_size)[0], dtype=torch.uint8, device=x.device)
+    return torch.empty(stream_shape(x, group_size), dtype=torch.uint8, device=x.device)
 
 
 def _read(packed: torch.Tensor, group_size: int, exponent_bits: int, out: torch.Tensor) -> None:

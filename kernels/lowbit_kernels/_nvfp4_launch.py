@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -52,12 +53,12 @@ def require_blocks(columns: int) -> None:
 
 def shapes(x: torch.Tensor, swizzle: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shapes of packed and scales; ShapeError where blocks would be cut, which callers of the op rely on."""
-    leading, columns = x.shape[:-1], x.shape[-1]
+    *leading, columns = x.shape
     require_blocks(columns)
     packed = (*leading, columns // 2)
     if not swizzle:
         return packed, (*leading, columns // BLOCK)
-    return packed, (swizzled_size(leading.numel(), columns // BLOCK),)
+    return packed, (swizzled_size(math.prod(leading), columns // BLOCK),)
 
 
 class _Source(NamedTuple):
@@ -270,17 +271,17 @@ def _read(packed: torch.Tensor, scales: torch.Tensor, g: torch.Tensor | None, ou
         return
     packed, scales = packed.contiguous(), scales.contiguous()
     factor = scales if g is None else g
-    stored, pairs = _pairs.output_pairs(out, BLOCK)
-    if pairs and _by_table(packed, out):
-        plan = _table_plan(blocks * 2, g is not None, pairs, _launch.takes_ptx(out))
-        _plans.launch(plan, out, packed, scales, factor, stored)
-        return
-    plan = _decoder_plan(blocks, g is not None, pairs, out.dtype == torch.float32)
-    _plans.launch(plan, out, packed, scales, factor, stored)
+    pairs, word = _pairs.output_words(out, BLOCK)
+    ptx = _launch.takes_ptx(out)
+    if pairs and (ptx or _launch.INTERPRETED) and _by_table(packed, out):
+        plan = _table_plan(blocks * 2, g is not None, pairs, word, ptx)
+    else:
+        plan = _decoder_plan(blocks, g is not None, pairs, word, out.dtype == torch.float32)
+    _plans.launch(plan, out, packed, scales, factor, out)
 
 
 @_plans.kept
-def _table_plan(words: int, has_scale: bool, pairs: int, ptx: bool) -> _plans.Plan:
+def _table_plan(words: int, has_scale: bool, pairs: int, word: torch.dtype | None, ptx: bool) -> _plans.Plan:
     """The launch of the decoder by a table."""
     _, block_words = _launch.tile(1, words, _WORD, share=_DECODE_TABLE.share)
     options = {
@@ -291,11 +292,12 @@ def _table_plan(words: int, has_scale: bool, pairs: int, ptx: bool) -> _plans.Pl
         "PTX": ptx,
         "num_warps": _DECODE_TABLE.warps,
     }
-    return _plans.Plan(_nvfp4_table.dequantize_table_kernel, (-(-words // block_words),), (words,), options)
+    grid = (-(-words // block_words),)
+    return _plans.Plan(_nvfp4_table.dequantize_table_kernel, grid, (words,), options, word)
 
 
 @_plans.kept
-def _decoder_plan(blocks: int, has_scale: bool, pairs: int, wide: bool) -> _plans.Plan:
+def _decoder_plan(blocks: int, has_scale: bool, pairs: int, word: torch.dtype | None, wide: bool) -> _plans.Plan:
     """The launch of the decoder by division, to float32 if `wide`."""
     share, warps = _DECODE_FLOAT32 if wide else _DECODE
     _, block_groups = _launch.tile(1, blocks, BLOCK, share=share)
@@ -306,19 +308,18 @@ def _decoder_plan(blocks: int, has_scale: bool, pairs: int, wide: bool) -> _plan
         "CHUNK": min(block_groups, _CHUNK),
         "num_warps": warps,
     }
-    return _plans.Plan(_nvfp4_dequantize.dequantize_kernel, (-(-blocks // block_groups),), (blocks,), options)
+    grid = (-(-blocks // block_groups),)
+    return _plans.Plan(_nvfp4_dequantize.dequantize_kernel, grid, (blocks,), options, word)
 
 
 def _by_table(packed: torch.Tensor, out: torch.Tensor) -> bool:
-    """Whether the kernel of `_nvfp4_table.py` decodes: 16-bit results where it runs, of words and 16 bytes as stored.
+    """Whether the kernel of `_nvfp4_table.py`, where it runs, decodes: to 16 bits, of words and 16 bytes as stored.
 
     Args:
       packed: uint8, contiguous.
       out: contiguous.
     """
-    if out.dtype == torch.float32 or not (_launch.INTERPRETED or _launch.takes_ptx(out)):
-        return False
-    return packed.data_ptr() % 4 == 0 and out.data_ptr() % 16 == 0
+    return out.dtype != torch.float32 and packed.data_ptr() % 4 == 0 and out.data_ptr() % 16 == 0
 
 
 def _dequantize(packed: torch.Tensor, scales: torch.Tensor, g: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
@@ -330,7 +331,8 @@ def _dequantize(packed: torch.Tensor, scales: torch.Tensor, g: torch.Tensor | No
 def _dequantize_fake(
     packed: torch.Tensor, scales: torch.Tensor, g: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    return torch.empty((*packed.shape[:-1], packed.shape[-1] * 2), dtype=dtype, device=packed.device)
+    *leading, stored = packed.shape
+    return torch.empty((*leading, stored * 2), dtype=dtype, device=packed.device)
 
 
 def _nothing(*_: Any) -> None:

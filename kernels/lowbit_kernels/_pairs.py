@@ -6,6 +6,7 @@ so that the two codes of a byte meet in one thread, and one integer operation se
 
     view_pairs(x2d, row_stride, column_stride) -> (tensor, PAIRS, row_stride)      host: words where they are aligned
     output_pairs(out, columns) -> (tensor, PAIRS)                                  host: the same for a result
+    output_words(out, columns) -> (PAIRS, dtype)                                   host: the same without a view
 
     magnitudes(words, PAIRS) -> (low, high) int32 bits of float32 |x|
     signed(words, PAIRS) -> (low, high) int32 bits of float32 x
@@ -77,12 +78,20 @@ def view_pairs(x2d: torch.Tensor, row_stride: int, column_stride: int) -> tuple[
 
 def output_pairs(out: torch.Tensor, columns: int) -> tuple[torch.Tensor, int]:
     """What to store a contiguous result with rows of `columns` as: words of two elements if all are aligned."""
+    number, word = output_words(out, columns)
+    if word is None:
+        return out, number
+    if any(stride % 2 for stride in out.stride()[:-1]):  # of a dimension of one element, which is no stride
+        out = out.view(-1)
+    return out.view(word), number
+
+
+def output_words(out: torch.Tensor, columns: int) -> tuple[int, torch.dtype | None]:
+    """The PAIRS of `output_pairs`, and the dtype of its words, None for elements, without a view of them."""
     number, word = _WORDS[out.dtype]
     if columns % 2 == 0 and out.data_ptr() % word.itemsize == 0 and out.storage_offset() % 2 == 0:
-        if any(stride % 2 for stride in out.stride()[:-1]):  # of a dimension of one element, which is no stride
-            out = out.view(-1)
-        return out.view(word), number
-    return out, NONE
+        return number, word
+    return NONE, None
 
 
 @triton.jit

@@ -29,12 +29,22 @@ class Plan:
       grid: one to three lengths.
       integers: the arguments behind the tensors.
       options: by name: constexprs, and what the compiler takes.
+      word: dtype that the kernel sees the last tensor as, a contiguous one; None for its own. What is compiled knows
+        addresses alone: such a view is made where Triton looks, not for every call.
     """
 
-    __slots__ = ("grid", "integers", "kernel", "options", "started")
+    __slots__ = ("grid", "integers", "kernel", "options", "started", "word")
 
-    def __init__(self, kernel: Any, grid: tuple[int, ...], integers: Sequence[int], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        integers: Sequence[int],
+        options: Mapping[str, Any],
+        word: torch.dtype | None = None,
+    ) -> None:
         self.kernel, self.grid, self.integers, self.options = kernel, grid, tuple(integers), options
+        self.word = word
         self.started: dict[tuple[Any, ...], _compiled.Started] = {}
         """By device and the traits of what a plan has not: the rest of `_compiled.key_of` is the plan's own."""
 
@@ -55,15 +65,18 @@ def launch(plan: Plan, tensor: torch.Tensor, *first: torch.Tensor | int, last: S
       first: the arguments before the plan's integers: tensors.
       last: arguments behind them: what changes from call to call.
     """
-    traits: list[Any] = []
+    key: tuple[Any, ...] = ()
     if not _launch.INTERPRETED and tensor.is_cuda:
         device = tensor.device.index
         if device == torch.cuda.current_device() and _compiled.is_plain(plan.kernel):
-            traits = [device, *_compiled.traits_of(first), *_compiled.traits_of(last)]
-            started = plan.started.get(tuple(traits))
+            key = device, *_compiled.traits_of((*first, *last) if last else first)
+            started = plan.started.get(key)
             if started is not None:
                 _compiled.run(started, plan.grid, device, (*first, *plan.integers, *last))
                 return
+    if plan.word is not None:
+        result: Any = first[-1]
+        first = (*first[:-1], result.view(-1).view(plan.word))
     started = _launch.launch(plan.kernel, plan.grid, tensor, *first, *plan.integers, *last, **plan.options)
-    if traits and started is not None:
-        plan.started[tuple(traits)] = started
+    if key and started is not None:
+        plan.started[key] = started

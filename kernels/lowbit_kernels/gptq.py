@@ -83,32 +83,38 @@ def dequantize_gptq(
     _arguments.require_bool("validate", validate)
     _launch.require_float("dtype", dtype)
     words, columns = checks.require_matrix("qweight", qweight, checks.WORDS, shape="(K * bits / 32, N)")
-    checks.require_matrix("qzeros", qzeros, checks.WORDS, qweight.device, "(ceil(K / group_size), N * bits / 32)")
-    checks.require_matrix("scales", scales, checks.SCALES, qweight.device, "(ceil(K / group_size), N)")
+    device = qweight.device
+    zeros_in = "(ceil(K / group_size), N * bits / 32)"
+    zeros_shape = checks.require_matrix("qzeros", qzeros, checks.WORDS, device, zeros_in)
+    scales_shape = checks.require_matrix("scales", scales, checks.SCALES, device, "(ceil(K / group_size), N)")
     rows = rows_of_words(words, bits)
-    checks.require_lengths("qweight", rows, columns)
-    if columns * bits % 32 or (bits == 3 and columns % 32):
-        multiple = 32 if bits == 3 else 32 // bits
+    if rows > checks.MOST or columns > checks.MOST:
+        checks.require_lengths("qweight", rows, columns)
+    multiple = 32 if bits == 3 else 32 // bits
+    if columns % multiple:
         raise ShapeError(
             f"qweight: got {columns} columns, want a multiple of {multiple}, which fill whole words of zeros"
         )
     group = checks.require_group(group_size, rows)
     groups = -(-rows // group)
-    because = "for {rows} rows of {columns} columns, {bits} bits and group_size {group}"
-    numbers = {"rows": rows, "columns": columns, "bits": bits, "group": group_size}
-    checks.require_shape("qzeros", qzeros, (groups, columns * bits // 32), because, **numbers)
-    checks.require_shape("scales", scales, (groups, columns), because, **numbers)
+    zeros_wanted, scales_wanted = (groups, columns * bits // 32), (groups, columns)
     if g_idx is not None:
-        checks.require_tensor("g_idx", g_idx, checks.WORDS, qweight.device)
-        checks.require_shape("g_idx", g_idx, (rows,), "one group a row, " + because, **numbers)
-        if checks.may_read(g_idx, validate):
-            _require_groups(g_idx, groups)
-    options = (g_idx, bits, group, stored_minus_one)
+        checks.require_tensor("g_idx", g_idx, checks.WORDS, device)
+    misfit = g_idx is not None and tuple(g_idx.shape) != (rows,)
+    if misfit or zeros_shape != zeros_wanted or scales_shape != scales_wanted:
+        because = "for {rows} rows of {columns} columns, {bits} bits and group_size {group}"
+        numbers = {"rows": rows, "columns": columns, "bits": bits, "group": group_size}
+        checks.require_shape("qzeros", qzeros, zeros_wanted, because, **numbers)
+        checks.require_shape("scales", scales, scales_wanted, because, **numbers)
+        if g_idx is not None:
+            checks.require_shape("g_idx", g_idx, (rows,), "one group a row, " + because, **numbers)
+    if g_idx is not None and checks.may_read(g_idx, validate):
+        _require_groups(g_idx, groups)
     if out is None:
-        return _DEQUANTIZE(qweight, qzeros, scales, *options, dtype)
-    _arguments.require_output("out", out, (rows, columns), (dtype,), qweight.device)
+        return _DEQUANTIZE(qweight, qzeros, scales, g_idx, bits, group, stored_minus_one, dtype)
+    _arguments.require_output("out", out, (rows, columns), (dtype,), device)
     _arguments.require_disjoint([("out", out)], qweight=qweight, qzeros=qzeros, scales=scales, g_idx=g_idx)
-    _DEQUANTIZE_OUT(qweight, qzeros, scales, *options, out)
+    _DEQUANTIZE_OUT(qweight, qzeros, scales, g_idx, bits, group, stored_minus_one, out)
     return out
 
 
@@ -144,12 +150,14 @@ def _write(
     out: torch.Tensor,
 ) -> None:
     """Launches the decoder into a contiguous buffer."""
-    if out.numel() == 0:
+    rows, columns = out.shape
+    if rows == 0 or columns == 0:
         return
-    align = _weight_tiles.alignment(out.shape[1])
-    qweight, _ = checks.rows_stride(qweight, align)
+    row_stride, column_stride = qweight.stride()
+    if column_stride != 1 or (row_stride != columns and row_stride % _weight_tiles.alignment(columns)):
+        qweight, row_stride = qweight.contiguous(), columns
     name = _NAMES[bits] if g_idx is None else "gptq_g_idx"
-    shapes = (*out.shape, qweight.stride(0), scales.shape[0], group)
+    shapes = (rows, columns, row_stride, scales.shape[0], group)
     plan = _plan(name, _weight_tiles.TILES[name], bits, stored_minus_one, *shapes, _launch.takes_ptx(out))
     index = qzeros if g_idx is None else g_idx.contiguous()
     _plans.launch(plan, out, qweight, qzeros.contiguous(), scales.contiguous(), index, out)
@@ -222,8 +230,8 @@ def _dequantize_fake(
     stored_minus_one: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    rows = rows_of_words(qweight.shape[0], bits)
-    return torch.empty((rows, qweight.shape[1]), dtype=dtype, device=qweight.device)
+    words, columns = qweight.shape
+    return torch.empty((rows_of_words(words, bits), columns), dtype=dtype, device=qweight.device)
 
 
 def _nothing(*_: object) -> None:

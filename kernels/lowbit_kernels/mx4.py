@@ -71,32 +71,25 @@ def quantize_mx4(
     hint = "even_exclusive is the rule that FBGEMM calls even" if scale_rounding == _EVEN else None
     rule = _launch.choose("scale_rounding", scale_rounding, SCALE_RULES, hint)
     _launch.require_input("x", x)
-    shape, groups = _mx4_launch.stream_shape(x, group_size)
-    bits = _launch.require_random(
-        "random_bits", random_bits, x.shape, torch.uint8, x.device, "stochastic_casting" if stochastic_casting else ""
-    )
+    bits = scale_bits = None
+    if random_bits is not None:
+        wanted_by = "stochastic_casting" if stochastic_casting else ""
+        bits = _launch.require_random("random_bits", random_bits, x.shape, torch.uint8, x.device, wanted_by)
     stochastic_scale = scale_rounding == _STOCHASTIC
-    scale_bits = _launch.require_random(
-        "scale_random_bits",
-        scale_random_bits,
-        (*x.shape[:-1], groups),
-        torch.int32,
-        x.device,
-        "scale_rounding" if stochastic_scale else "",
-    )
-    missing = [
-        name
-        for name, needed in (
-            ("random_bits", stochastic_casting and bits is None),
-            ("scale_random_bits", stochastic_scale and scale_bits is None),
+    if scale_random_bits is not None:
+        wanted, wanted_by = (*x.shape[:-1], -(-x.shape[-1] // group_size)), "scale_rounding" if stochastic_scale else ""
+        scale_bits = _launch.require_random(
+            "scale_random_bits", scale_random_bits, wanted, torch.int32, x.device, wanted_by
         )
-        if needed
-    ]
+    missing = ["random_bits"] if stochastic_casting and bits is None else []
+    if stochastic_scale and scale_bits is None:
+        missing.append("scale_random_bits")
     low, high = _launch.require_key(seed, " and ".join(missing))
     rounding = _BY_CHANCE if stochastic_casting else _TO_NEAREST
     options = (group_size, exponent_bits, rule, rounding, bits, scale_bits, low, high)
     if out is None:
         return _mx4_launch.QUANTIZE(x, *options)
+    shape = _mx4_launch.stream_shape(x, group_size)
     _arguments.require_output("out", out, shape, (torch.uint8,), x.device)
     _arguments.require_disjoint([("out", out)], x=x, random_bits=bits, scale_random_bits=scale_bits)
     _mx4_launch.QUANTIZE_OUT(x, *options, out)

@@ -38,6 +38,7 @@ DEFAULT_ROUNDING = {
     ONE_LEVEL: Rounding.TIES_TOWARD_ZERO.value,
 }
 _STOCHASTIC = Rounding.STOCHASTIC.value
+_BYTES = BLOCK // 2
 
 
 def quantize_nvfp4(
@@ -96,9 +97,10 @@ def quantize_nvfp4(
         raise ArgumentError("tensor_scale: got a value, want None: nvfp4_one_level has g = 1")
     g = None if tensor_scale is None else _given_scale(tensor_scale, x.device, validate)
     stochastic = rule == _STOCHASTIC
-    bits = _launch.require_random(
-        "random_bits", random_bits, x.shape, torch.uint8, x.device, "rounding" if stochastic else ""
-    )
+    bits = None
+    if random_bits is not None:
+        wanted_by = "rounding" if stochastic else ""
+        bits = _launch.require_random("random_bits", random_bits, x.shape, torch.uint8, x.device, wanted_by)
     low, high = _launch.require_key(seed, "random_bits" if stochastic and bits is None else "")
     random = (bits, low, high)
     if out is None:
@@ -147,18 +149,20 @@ def dequantize_nvfp4(
     packed = _launch.require_bytes("packed", packed, torch.float4_e2m1fn_x2)
     scales = _launch.require_bytes("scales", scales, torch.float8_e4m3fn, packed.device)
     _launch.require_float("dtype", dtype)
-    if packed.dim() == 0 or packed.shape[-1] % (BLOCK // 2):
+    device, shape = packed.device, packed.shape
+    if packed.dim() == 0 or shape[-1] % _BYTES:
         raise ShapeError(f"packed: got shape {tuple(packed.shape)}, want (..., K / 2) with K a multiple of {BLOCK}")
-    wanted = (*packed.shape[:-1], packed.shape[-1] // (BLOCK // 2))
+    *leading, stored = shape
+    wanted = (*leading, stored // _BYTES)
     if tuple(scales.shape) != wanted:
         raise ShapeError(
-            f"scales: got shape {tuple(scales.shape)}, want {wanted}, one for {BLOCK // 2} bytes of packed; "
+            f"scales: got shape {tuple(scales.shape)}, want {wanted}, one for {_BYTES} bytes of packed; "
             "unswizzle_scales turns a swizzled buffer back"
         )
-    g = None if tensor_scale is None else _one_scale(tensor_scale, packed.device)
+    g = None if tensor_scale is None else _one_scale(tensor_scale, device)
     if out is None:
         return _nvfp4_launch.DEQUANTIZE(packed, scales, g, dtype)
-    _arguments.require_output("out", out, (*packed.shape[:-1], packed.shape[-1] * 2), (dtype,), packed.device)
+    _arguments.require_output("out", out, (*leading, stored * 2), (dtype,), device)
     _arguments.require_disjoint([("out", out)], packed=packed, scales=scales, tensor_scale=g)
     _nvfp4_launch.DEQUANTIZE_OUT(packed, scales, g, out)
     return out
