@@ -215,7 +215,7 @@ def test_indices_that_do_not_exist_give_nan_in_a_captured_graph() -> None:
     assert torch.isnan(total).all()
 
 
-TILES = [Tile(1, 64, 1, 1), Tile(2, 256, 3, 4, True), Tile(4, 1024, 1, 8), Tile(8, 128, 2, 2), Tile(32, 512, 1, 4)]
+TILES = [Tile(1, 64, 1, 1), Tile(2, 256, 3, 4), Tile(4, 1024, 1, 8), Tile(8, 128, 2, 2), Tile(32, 512, 1, 4)]
 
 
 @pytest.mark.usefixtures("unplanned")
