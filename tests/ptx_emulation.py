@@ -80,7 +80,7 @@ def interpret(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """
     if torch.cuda.is_available():
         if torch.version.hip is not None:
-            pytest.skip("needs a GPU that runs PTX: it is NOT judged here")
+            pytest.skip("needs a GPU that runs PTX: this one has none, and its text is NOT judged here")
         return []
     from triton.runtime import interpreter
 

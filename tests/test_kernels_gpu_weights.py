@@ -273,7 +273,7 @@ def last_columns(name: str, stored: Stored) -> Stored:
 def require_memory(gigabytes: int) -> None:
     torch.cuda.empty_cache()
     if torch.cuda.mem_get_info()[0] < gigabytes << 30:
-        pytest.skip(f"needs {gigabytes} GiB of free memory")
+        pytest.skip(f"needs {gigabytes} GiB of free GPU memory: places that far apart are NOT judged here")
 
 
 @pytest.mark.parametrize("name", MATRICES)
